@@ -32,7 +32,7 @@ from alcove import Alcove, Settings
 from alcove.engine.postgres.pgvector import MIN_INDEXED
 from alcove.engine.rows import TextToIndex
 from alcove.search.embedders import Matrix, unit
-from alcove.search.sources.sampled import index_entry
+from alcove.search.sources.indexed import index_entry
 from alcove.search.text_vectors import embed_texts, window_vectors
 
 DIMENSIONS, SUBJECTS = 384, 2000

@@ -78,6 +78,6 @@ def test_a_subtree_that_is_read_for_a_search_is_kept_for_the_next(memory: Alcove
     work = Cancellation()
     work.cancelled = True
     corpus = ScopeCorpus(Scope(*Namespace(NOTES).subtree()), memory.memories._engine.index, max_bytes=2**30)
-    request = CandidateRequest(Filter(), lambda _: True, embedder="", now=0)
-    candidates = work.run(lambda: corpus.find(request))
+    request = CandidateRequest(lambda _: True, embedder="", now=0)
+    candidates = work.run(lambda: corpus.find(Filter(), request))
     assert len(candidates.corpus) == 10

@@ -22,7 +22,7 @@ from alcove.engine.postgres.pgvector import VECTORS_IN_QDRANT
 from alcove.engine.qdrant import index as qdrant_index
 from alcove.engine.qdrant.client import BITS, QdrantPoints, VersionVectors
 from alcove.engine.qdrant.index import AWAY, CHECK_NAME
-from alcove.search.sources import sampled
+from alcove.search.sources import indexed
 from tests.contract.test_search_large_scopes import FEW, POOL, TOPICS, Place, filled, keys, reader
 from tests.support.hashed_embedder import Bag
 from tests.support.qdrant import KEY, Server, running
@@ -232,7 +232,7 @@ def test_a_filter_that_lets_few_pass_leaves_those_few_to_be_found(
     place: Beside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(qdrant_index, "MAX_POINTS", 4)
-    monkeypatch.setattr(sampled, "MIN_CANDIDATES", 2)
+    monkeypatch.setattr(indexed, "MIN_CANDIDATES", 2)
     store = filled(place)
     until(place.in_step)
     # Each of the four nearest windows says "lower", and is of a memory that is left out.

@@ -300,7 +300,7 @@ def test_a_strangers_room_below_a_pool_costs_its_readers_nothing(
     for user in users:
         found(pool, user)
     assert reads.rows == 301, "the pool is read once for all of them"
-    held = pool.memories.searcher._hybrid_search._finder.cache.size_bytes
+    held = pool.memories.searcher._hybrid_search.cache.size_bytes
     for n in range(50):
         reader(pool, "mallory").put(own("mallory"), f"m{n}", {}, index={"text": "tea"})
         reader(pool, "mallory").touch(own("mallory"), f"m{n}", ttl_seconds=1000)
@@ -308,8 +308,8 @@ def test_a_strangers_room_below_a_pool_costs_its_readers_nothing(
     for user in users:
         assert rooms(found(pool, user)) == {POOL}
     assert reads.rows - before <= 50, "what changed is looked at once, whoever comes by"
-    assert pool.memories.searcher._hybrid_search._finder.cache.size_bytes < 1.1 * held
-    assert len(pool.memories.searcher._hybrid_search._finder.cache) == 1
+    assert pool.memories.searcher._hybrid_search.cache.size_bytes < 1.1 * held
+    assert len(pool.memories.searcher._hybrid_search.cache) == 1
 
 
 def test_an_own_room_below_a_pool_is_held_beside_it(pool: Alcove, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +337,7 @@ def test_subtrees_in_memory_are_bounded_in_bytes_and_one_user_cannot_push_out_th
     open_store: Open,
 ) -> None:
     store = open_store(embedder=None, settings=Settings(sweep_interval=0, search_memory_mb=1))
-    subtrees = store.memories.searcher._hybrid_search._finder.cache
+    subtrees = store.memories.searcher._hybrid_search.cache
     words = " ".join(f"w{n}" for n in range(300))
     victim = store.as_user("victim")
     victim.put("user:victim", "k", {}, index={"text": "tea"})

@@ -19,7 +19,7 @@ from alcove.engine.postgres import database as postgres
 from alcove.engine.postgres import pgvector, term_index
 from alcove.engine.postgres.connection import Connection
 from alcove.search.embedders import EmbedderUnavailable
-from alcove.search.sources import sampled
+from alcove.search.sources import indexed
 from alcove.search.sources.memory import ScopeCorpus
 from tests.support.clock import ManualClock
 from tests.support.hashed_embedder import Bag
@@ -281,7 +281,7 @@ def test_the_ten_best_are_those_that_searching_in_memory_finds(place: Place) -> 
 def test_what_is_said_right_after_the_words_of_a_question_is_found_too(
     place: Place, held: list[ScopeCorpus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampled, "MIN_CANDIDATES", 4)
+    monkeypatch.setattr(indexed, "MIN_CANDIDATES", 4)
     store = place.open()
     turns = [
         turn

@@ -1,1 +1,1 @@
-"""Finds memories by meaning and by words: embedders, candidate sources and ranking."""
+"""Searches memories by meaning and words: embedders, candidate sources and ranking."""

@@ -1,5 +1,5 @@
-"""Search by vectors and words: finds candidates, ranks them, and reads the best as the caller may see
-them."""
+"""Searches a store by vectors and words: finds candidates, ranks them, and reads the best ones as the caller
+may see them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,20 @@ from alcove.core.clock import SECOND, Clock
 from alcove.core.cursor import take_page
 from alcove.core.errors import InvalidRequest
 from alcove.core.filters import Filter
+from alcove.core.namespace import Namespace
 from alcove.core.records import RankingSignal, SearchMode
 from alcove.engine.index import SearchIndex
-from alcove.engine.rows import Row, Scope, Text, TextToIndex
+from alcove.engine.rows import CorpusTooLarge, Row, Scope, Text, TextToIndex
 from alcove.search.corpus import AnyCorpus, Corpus, Item, JoinedCorpus
-from alcove.search.embedders import (
-    OTHER_DIMENSIONS,
-    Embedder,
-    EmbedderUnavailable,
-    Matrix,
-    embed_query_with_tokens,
-)
+from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, embed_query_with_tokens
 from alcove.search.late_interaction import token_matrix
 from alcove.search.query import Lexicon, ParsedQuery
 from alcove.search.ranking import Hit, most_relevant, rank
 from alcove.search.relevance import Calibration, Relevance
 from alcove.search.rerankers import RERANKED_HITS, Reranker, RerankerUnavailable, rerank_scores
-from alcove.search.sources.base import CandidateRequest, RowPredicate, item_of
-from alcove.search.sources.finder import CandidateFinder
+from alcove.search.sources import candidate_sources
+from alcove.search.sources.base import CandidateRequest, Candidates, RowPredicate, to_item
+from alcove.search.sources.scope_cache import ScopeCache
 from alcove.search.text_vectors import WindowVectors, decode_vectors, embed_texts, next_windows
 from alcove.search.vectors import Mask
 
@@ -43,7 +39,7 @@ MAX_PAST_TEXTS = 20_000
 MAX_CHOSEN_BYTES = 64 << 20
 """Bytes of texts and vectors that a search among chosen versions reads."""
 MAX_ATTEMPTS = 3
-"""Searches until one is complete, where hits are gone before they are read."""
+"""Searches until one is complete, if hits disappear before they are read."""
 MAX_PAST_WINDOWS, MAX_PAST_CHARACTERS = 16, 16_000
 """What a search of the past embeds: some tenths of a second."""
 NO_EMBEDDER = "no embedder is configured, so this is ranked by words alone"
@@ -60,7 +56,7 @@ class SearchResult(NamedTuple):
     next_offset: int | None
     """Where to continue, if not all hits fit in one answer."""
     is_complete: bool
-    """Whether every hit that fits was still there when it was read."""
+    """Whether every hit was still there when it was read."""
     ranked_count: int
     """How many memories were ranked, with those before the offset; if fewer than the limit, there are no
     more."""
@@ -88,11 +84,7 @@ class SearchOptions(TypedDict):
 
 
 class HybridSearch:
-    """Searches a store. Each search reads what changed before, so it sees the writes of every process.
-
-    `max_bytes` bounds the memory of corpora. In scopes with more than `max_texts` texts the database finds
-    candidates, if it can. `reranker` decides on the order of the first hits.
-    """
+    """Searches a store. Each search reads what changed before, so it sees the writes of every process."""
 
     def __init__(
         self,
@@ -101,14 +93,17 @@ class HybridSearch:
         clock: Clock,
         *,
         max_bytes: int,
-        max_texts: int = 20_000,
+        max_texts: int,
         reranker: Reranker | None = None,
     ) -> None:
+        """`max_bytes` bounds the memory of corpora. In scopes with more than `max_texts` texts the database
+        finds candidates, if it can. `reranker` decides on the order of the first hits."""
         self._index = index
         self._embedder = embedder
         self._clock = clock
         self._reranker = reranker
-        self._finder = CandidateFinder(index, max_bytes=max_bytes, max_texts=max_texts)
+        self.cache = ScopeCache(max_bytes)
+        self._sources = candidate_sources(index, self.cache, max_texts)
         self._lexicon: Lexicon | None = None
 
     def search(
@@ -121,20 +116,13 @@ class HybridSearch:
     ) -> SearchResult:
         """The best of the live memories of a scope.
 
-        `row_matches` decides about filters on fields that only opened values have.
+        `row_matches` decides about filters on fields that are only in decrypted values.
         """
+        limit = options["offset"] + options["limit"]
         for _ in range(MAX_ATTEMPTS):
-            limit = options["offset"] + options["limit"]
-            request = self._request(scope.filter, row_matches)._replace(
-                query=query, mode=options["mode"], limit=limit
-            )
-            parts = self._finder.find(scope, request)
-            corpus: AnyCorpus
-            corpus, mask, _ = parts[0]
-            if len(parts) > 1:
-                corpus = JoinedCorpus([part.corpus for part in parts])
-                mask = np.concatenate([part.mask for part in parts])
-            degraded = query.degraded or next((part.degraded for part in parts if part.degraded), None)
+            request = self._request(row_matches)._replace(query=query, mode=options["mode"], limit=limit)
+            corpus, mask, degraded = self._find(scope, request)
+            degraded = query.degraded or degraded
             result = self._answer(scope, corpus, mask, replace(query, degraded=degraded), options)
             if result.is_complete:
                 break
@@ -150,7 +138,7 @@ class HybridSearch:
         if not is_all:
             limited = f"only {len(texts)} of {len(seqs)} memories are searched: together they are too large"
             query = replace(query, degraded="; ".join(filter(None, (limited, query.degraded))))
-        corpus = Corpus.of(map(item_of, texts))
+        corpus = Corpus.of(map(to_item, texts))
         return self._answer(scope, corpus, corpus.columns.live, query, options)
 
     def search_past(
@@ -164,15 +152,19 @@ class HybridSearch:
     ) -> SearchResult:
         """The best of `rows`, which were current at a moment; embeds a few of those without vectors."""
         with_text = (row for row in rows if row.index_text is not None)
-        texts = {row.seq: _text_of(row) for row in islice(with_text, MAX_PAST_TEXTS + 1)}
+        texts = {
+            row.seq: Text(row.seq, row.ns, row.written_at, row.expires_at, row.index_text or "{}", None)
+            for row in islice(with_text, MAX_PAST_TEXTS + 1)
+        }
         if len(texts) > MAX_PAST_TEXTS:
             raise InvalidRequest("prefix", f"at most {MAX_PAST_TEXTS} texts of that time below it")
-        items = {seq: item_of(text) for seq, text in texts.items()}
-        request = self._request(Filter(), lambda _: True)._replace(seqs=[*texts])
-        for corpus, *_ in self._finder.find(replace(scope, filter=Filter()), request):
-            for seq in items.keys() & corpus.rows.keys():
-                if len(vectors := corpus.vectors.of_row(corpus.rows[seq])):
-                    items[seq] = items[seq]._replace(vectors={"": vectors})
+        items = {seq: to_item(text) for seq, text in texts.items()}
+        request = self._request(lambda _: True)._replace(seqs=[*texts])
+        live_corpus, live, _ = self._find(replace(scope, filter=Filter()), request)
+        live = live & np.isin(live_corpus.columns.sequence, [*items]) & live_corpus.vectors.has_vectors()
+        for row in np.flatnonzero(live).tolist():
+            seq = int(live_corpus.columns.sequence[row])
+            items[seq] = items[seq]._replace(vectors={"": live_corpus.vectors.of_row(row)})
         degraded = None
         if self._embedder and query.vector is not None:
             bare = [item for item in items.values() if not item.vectors]
@@ -185,22 +177,27 @@ class HybridSearch:
             except EmbedderUnavailable as error:
                 degraded = f"{len(bare)} texts of that time are ranked by words alone: {error.message}"
             query = replace(query, degraded=degraded)
-        past = Corpus.of(items.values())
-        result = self._answer(scope, past, past.columns.live, query, options, moment)
+        corpus = Corpus.of(items.values())
+        result = self._answer(scope, corpus, corpus.columns.live, query, options, moment)
         unembedded = [seq for seq, item in items.items() if degraded and not item.vectors]
         return result._replace(unembedded=unembedded)
 
     def without_vectors(self, scope: Scope, *, row_matches: RowPredicate) -> list[int]:
         """The versions of a scope that have a text and no vectors, because they wait or cannot have any."""
-        parts = self._finder.find(scope, self._request(scope.filter, row_matches))
-        bare = (corpus.columns.sequence[mask & ~corpus.vectors.has_vectors()] for corpus, mask, _ in parts)
-        return [int(seq) for seqs in bare for seq in seqs]
+        corpus, mask, _ = self._find(scope, self._request(row_matches))
+        return _unembedded(corpus, mask)
 
     def parse_query(self, text: str, mode: SearchMode) -> ParsedQuery:
         """A query with its vector, or the reason why it has none; in semantic mode that is an error."""
         now = self._clock() / SECOND
         try:
-            vector, tokens = self._embed_query(text)
+            if self._embedder is None:
+                raise EmbedderUnavailable(NO_EMBEDDER)
+            serving = self._index.serving()
+            if serving not in (None, self._embedder.name):
+                raise EmbedderUnavailable(f"the index is of the model {serving}: run `alcove reindex`")
+            with _embedder_failures():
+                vector, tokens = embed_query_with_tokens(self._embedder, text)
         except EmbedderUnavailable as error:
             if mode == "semantic" and self._embedder is None:
                 raise EmbedderUnavailable("no embedder is configured: ask in the mode keyword") from None
@@ -213,8 +210,35 @@ class HybridSearch:
             self._lexicon = make()
         return ParsedQuery.of(text, vector, tokens=token_matrix(tokens), lexicon=self._lexicon, now=now)
 
-    def _request(self, filter: Filter, row_matches: RowPredicate) -> CandidateRequest:
-        return CandidateRequest(filter, row_matches, self._embedder_name, self._clock())
+    def _request(self, row_matches: RowPredicate) -> CandidateRequest:
+        return CandidateRequest(row_matches, self._embedder_name, self._clock())
+
+    def _find(self, scope: Scope, request: CandidateRequest) -> tuple[AnyCorpus, Mask, str | None]:
+        """The candidates of a scope, from the first source that finds them: see `Candidates`.
+
+        The rooms in it that the caller owns are searched one by one, and the rest as all its readers see it:
+        what others own must not influence how words are weighed, and the rest is in memory only once.
+        """
+        scopes = [scope]
+        if scope.owner is not None and Namespace.decode(scope.low).owner is None:
+            subtrees = [room.subtree() for room in self._index.owned_rooms(scope)]
+            scopes = [replace(scope, owner=None, unowned=True)]
+            scopes += (replace(scope, low=low, high=high) for low, high in subtrees)
+        parts: list[Candidates] = []
+        try:
+            for part in scopes:
+                answers = (source.find(part, request) for source in self._sources)
+                parts.append(next(candidates for candidates in answers if candidates))
+        except CorpusTooLarge:
+            limit = f"the {self.cache.max_bytes >> 20} MB of `search_memory_mb`"
+            message = f"less to search at once: it takes more than {limit}"
+            raise InvalidRequest("prefix", message) from None
+        parts = [part for part in parts if len(part.corpus)] or parts[:1]
+        if len(parts) == 1:
+            return parts[0]
+        corpus = JoinedCorpus([part.corpus for part in parts])
+        mask = np.concatenate([part.mask for part in parts])
+        return corpus, mask, next((part.degraded for part in parts if part.degraded), None)
 
     def _answer(
         self,
@@ -225,15 +249,14 @@ class HybridSearch:
         options: SearchOptions,
         moment: int | None = None,
     ) -> SearchResult:
-        """The best rows of a corpus, each read in the caller's own scope, whatever it was ranked in."""
-        mode, offset = options["mode"], options["offset"]
+        """The best candidates, each read in the caller's own scope, whatever it was ranked in."""
+        mode, offset, limit = options["mode"], options["offset"], options["offset"] + options["limit"]
         unembedded, needs_vectors = list[int](), query.vector is not None and not query.degraded
         query = _comparable(query, corpus, mode)
         if needs_vectors and moment is None:
-            bare = corpus.columns.sequence[mask & ~corpus.vectors.has_vectors()].tolist()
+            bare = _unembedded(corpus, mask)
             if degraded := self._describe_unembedded(bare, mode):
                 query, unembedded = replace(query, degraded=query.degraded or degraded), bare
-        limit = offset + options["limit"]
         if options.get("calibrated") and self._embedder:
             best = most_relevant(corpus, query, Calibration.of(self._embedder), limit=limit, mask=mask)
         else:
@@ -273,7 +296,7 @@ class HybridSearch:
     ) -> tuple[list[Hit], str | None]:
         """The hits with the first ones in the reranker's order, or unchanged and why.
 
-        It is sent only texts that the caller's own scope shows.
+        The reranker gets only texts that the caller's own scope shows.
         """
         assert self._reranker
         first = {hit.id: hit for hit in best[:RERANKED_HITS]}
@@ -287,17 +310,19 @@ class HybridSearch:
             return best, f"this is in the search's own order: {error.message}"
         score_of = dict(zip(texts, scores, strict=True))
         # A hit that is gone by now comes last; it is missed when it is read once more.
-        order = sorted(first, key=lambda id: -score_of.get(id, -math.inf))  # type: ignore[call-overload]
-        hits = [first[id] for id in order]
+        order = sorted(seqs, key=lambda seq: -score_of.get(seq, -math.inf))
+        hits = [first[seq] for seq in order]
         if explain:
             hits = [
-                hit._replace(signals={**hit.signals, "reranker": RankingSignal(n, score_of.get(hit.id, 0.0))})  # type: ignore[call-overload]
-                for n, hit in enumerate(hits, 1)
+                first[seq]._replace(
+                    signals={**first[seq].signals, "reranker": RankingSignal(n, score_of.get(seq, 0.0))}
+                )
+                for n, seq in enumerate(order, 1)
             ]
         return [*hits, *best[RERANKED_HITS:]], None
 
     def _calibration(self, query: ParsedQuery) -> Calibration | None:
-        """What cosines of this embedder mean; None if there are none."""
+        """The calibration of the embedder; None if the query has no vector."""
         if self._embedder is None or query.vector is None:
             return None
         try:
@@ -307,8 +332,7 @@ class HybridSearch:
             return None
 
     def _describe_unembedded(self, seqs: Sequence[int], mode: SearchMode) -> str | None:
-        """A message about memories that have no vectors yet, or cannot get any; None without such
-        memories."""
+        """A message about memories that have no vectors yet, or cannot get any; None if there are none."""
         if not seqs:
             return None
         pending, parked = self._index.count_pending(seqs)  # blank texts are neither
@@ -325,24 +349,21 @@ class HybridSearch:
     def _embedder_name(self) -> str:
         return self._embedder.name if self._embedder else ""
 
-    def _embed_query(self, text: str) -> tuple[Matrix, bytes]:
-        if self._embedder is None:
-            raise EmbedderUnavailable(NO_EMBEDDER)
-        serving = self._index.serving()
-        if serving not in (None, self._embedder.name):
-            raise EmbedderUnavailable(f"the index is of the model {serving}: run `alcove reindex`")
-        with _embedder_failures():
-            return embed_query_with_tokens(self._embedder, text)
+
+def _unembedded(corpus: AnyCorpus, mask: Mask) -> list[int]:
+    """The versions among the rows of a mask that have no vectors."""
+    seqs: list[int] = corpus.columns.sequence[mask & ~corpus.vectors.has_vectors()].tolist()
+    return seqs
 
 
 def _comparable(query: ParsedQuery, corpus: AnyCorpus, mode: SearchMode) -> ParsedQuery:
-    """The query, without its vector if the corpus has vectors of other dimensions."""
-    dimensions = corpus.vectors.dimensions
-    if query.vector is None or len(query.vector) == dimensions:
+    """The query, without its vector if those of the corpus have other dimensions."""
+    vectors = corpus.vectors
+    if query.vector is None or len(query.vector) == vectors.dimensions:
         return query
     message = None
-    if len(corpus.vectors):
-        message = OTHER_DIMENSIONS.format(len(query.vector), dimensions)
+    if len(vectors):
+        message = OTHER_DIMENSIONS.format(len(query.vector), vectors.dimensions)
         if mode == "semantic":
             raise EmbedderUnavailable(message)
     return replace(query, vector=None, degraded=query.degraded or message)
@@ -360,13 +381,8 @@ def _embedder_failures() -> Iterator[None]:
         raise EmbedderUnavailable(f"the embedder failed: {type(error).__name__}") from error
 
 
-def _text_of(row: Row) -> Text:
-    """A version's text, without vectors."""
-    return Text(row.seq, row.ns, row.written_at, row.expires_at, row.index_text or "{}", None)
-
-
 def _likeliest(items: list[Item], query: ParsedQuery) -> list[Item]:
-    """Items, the best by words first, if there are too many to embed all."""
+    """Items, the best by words first if there are too many to embed all."""
     if len(items) <= MAX_PAST_WINDOWS:
         return items
     by_words = replace(query, vector=None)
@@ -376,7 +392,7 @@ def _likeliest(items: list[Item], query: ParsedQuery) -> list[Item]:
 
 
 def _embed_some(embedder: Embedder, texts: Sequence[Text], dimensions: int) -> dict[int, WindowVectors]:
-    """The vectors of the first texts, as many as one search may embed, by version."""
+    """The vectors of the first texts by version, as many as one search may embed."""
     windows, characters, chosen_texts = MAX_PAST_WINDOWS, MAX_PAST_CHARACTERS, []
     with _embedder_failures():
         for text in texts:

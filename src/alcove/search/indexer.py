@@ -18,7 +18,8 @@ from alcove.core.threads import before_waiting
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import EmbeddedPiece, TextToIndex
 from alcove.search.embedders import Embedder, load_numpy
-from alcove.search.sources import database_source
+from alcove.search.sources import candidate_sources
+from alcove.search.sources.scope_cache import ScopeCache
 from alcove.search.text_vectors import dimensions_of, embed_texts, merge_pieces, probe_dimensions
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Indexer(Worker):
         self._embedder = embedder
         self._clock = clock
         self._batch = batch
-        self._source: CandidateSource | None = None
+        self._sources: list[CandidateSource] = []
         self._hurried = threading.Event()
         self._last_warning = ""
         self._outages = 0
@@ -165,8 +166,8 @@ class Indexer(Worker):
         if not candidates.has_backlog():
             candidates.optimize()
             return 0
-        self._source = self._source or database_source(self._index)
-        return self._source.catch_up() if self._source else 0
+        self._sources = self._sources or candidate_sources(self._index, ScopeCache(0), max_texts=0)
+        return sum(source.catch_up() for source in self._sources)
 
     def _embed(self, texts: Sequence[TextToIndex], *, has_probed: bool = False) -> None:
         """Embeds and stores texts; if that fails while the embedder takes a probe, each text by itself."""

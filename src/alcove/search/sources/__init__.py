@@ -1,4 +1,7 @@
-"""Where a search finds its candidates: in memory, in quantized vectors, with pgvector or with Qdrant."""
+"""Where searches find candidates: all texts of a scope in memory, quantized vectors, pgvector or Qdrant.
+
+Importing this does not load numpy, which a store that is not searched does without.
+"""
 
 from __future__ import annotations
 
@@ -7,47 +10,53 @@ from typing import TYPE_CHECKING
 from alcove.core.errors import requires_extra
 from alcove.engine.index import SearchIndex
 from alcove.engine.postgres.pgvector import PgVectorIndex
+from alcove.engine.postgres.term_index import TermIndex
 from alcove.engine.quantized_index import QuantizedIndex
 from alcove.engine.vector_index import MakeVectorIndex
 from alcove.search.text_vectors import window_vectors
 
 if TYPE_CHECKING:
     from alcove.search.sources.base import CandidateSource
-
-MAX_TEXTS_IN_MEMORY = 20_000
-"""Texts of a scope above which the database finds its candidates, unless the settings say otherwise."""
+    from alcove.search.sources.scope_cache import ScopeCache
 
 
-def database_source(index: SearchIndex, max_texts: int = MAX_TEXTS_IN_MEMORY) -> CandidateSource | None:
-    """The source for scopes with more than `max_texts` texts; None if the database has no candidate index."""
-    # Each loads numpy, which a store that is not searched does without.
-    if index.candidates is None:
-        return None
-    if isinstance(index.candidates, QuantizedIndex):
+def candidate_sources(index: SearchIndex, cache: ScopeCache, max_texts: int) -> list[CandidateSource]:
+    """The sources of a store, in the order in which a search tries them.
+
+    Scopes with more than `max_texts` texts are searched by the database, if it has an index for that.
+    """
+    from alcove.search.sources.memory import InMemorySource  # noqa: PLC0415
+
+    sources: list[CandidateSource] = [InMemorySource(index, cache)]
+    candidates, vectors = index.candidates, index.vector_index
+    if isinstance(candidates, QuantizedIndex):
         from alcove.search.sources.quantized import QuantizedSource  # noqa: PLC0415
 
-        return QuantizedSource(index, max_texts)
-    if isinstance(index.vector_index, PgVectorIndex):
+        sources.insert(0, QuantizedSource(index, candidates, cache, max_texts))
+    elif isinstance(candidates, TermIndex) and isinstance(vectors, PgVectorIndex):
         from alcove.search.sources.pgvector import PgVectorSource  # noqa: PLC0415
 
-        return PgVectorSource(index, max_texts)
-    from alcove.search.sources.qdrant import QdrantSource  # noqa: PLC0415
+        sources.insert(0, PgVectorSource(index, candidates, vectors, cache, max_texts))
+    elif isinstance(candidates, TermIndex):
+        from alcove.engine.qdrant.index import QdrantIndex  # noqa: PLC0415  an extra
+        from alcove.search.sources.qdrant import QdrantSource  # noqa: PLC0415
 
-    return QdrantSource(index, max_texts)
+        assert isinstance(vectors, QdrantIndex)
+        sources.insert(0, QdrantSource(index, candidates, vectors, cache, max_texts))
+    return sources
 
 
 def vector_index_for(spec: str | None, *, key: str | None = None) -> MakeVectorIndex | None:
-    """The vector index that an operator named: `pgvector` or `qdrant://HOST:PORT`.
+    """The vector index that the operator chose, `pgvector` or `qdrant://HOST:PORT`; None to keep the store's.
 
-    None if they named none: then the store keeps the one it has. Connects to nothing before the store is
-    open.
+    Connects to nothing before the store is open.
     """
     if spec is None:
         return None
     if spec == "pgvector":
         return lambda db, _: PgVectorIndex(db, replaces_qdrant=True)
     with requires_extra("qdrant://", extra="qdrant"):
-        from alcove.engine.qdrant.client import QdrantPoints  # noqa: PLC0415  an extra
+        from alcove.engine.qdrant.client import QdrantPoints  # noqa: PLC0415
         from alcove.engine.qdrant.index import QdrantIndex  # noqa: PLC0415
     points = QdrantPoints(spec, key)
     return lambda db, locks: QdrantIndex(db, locks, points, window_vectors)

@@ -1,4 +1,4 @@
-"""What every source of candidates does, and what it is asked."""
+"""The protocol of candidate sources, and what they are asked and answer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from alcove.core.clock import SECOND
-from alcove.core.filters import Filter
 from alcove.core.records import SearchMode
 from alcove.engine.rows import Row, Scope, Text
 from alcove.search.corpus import Corpus, Item
@@ -16,17 +15,17 @@ from alcove.search.query import ParsedQuery
 from alcove.search.text_vectors import decode_vectors
 from alcove.search.vectors import Mask
 
-_decode_fields = msgspec.json.Decoder(dict[str, str]).decode
+decode_fields = msgspec.json.Decoder(dict[str, str]).decode
 
 RowPredicate = Callable[[Row], bool]
-"""Whether a row meets the conditions on fields that only its opened value has."""
+"""Whether a row meets the conditions on fields that are only in its decrypted value."""
 
 
 class CandidateRequest(NamedTuple):
     """What a search needs: the candidates for a query, or certain versions."""
 
-    filter: Filter
     row_matches: RowPredicate
+    """Decides about conditions of the scope's filter that the database cannot."""
     embedder: str
     now: int
     query: ParsedQuery | None = None
@@ -37,50 +36,35 @@ class CandidateRequest(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """A corpus and the rows of it that may be hits; `degraded` says why some may be missing."""
+    """A corpus, and the rows of it that may be hits; `degraded` says why some may be missing."""
 
     corpus: Corpus
     mask: Mask
     degraded: str | None = None
 
 
-class ScopeCandidates(Protocol):
-    """What a source has in memory for one scope. All callers to whom the policy shows the same of it share
-    it."""
-
-    @property
-    def bytes(self) -> int:
-        """About how much memory it takes."""
-
-    def find(self, request: CandidateRequest) -> Candidates | None:
-        """The candidates among the memories that are live now; None if another source has to find them."""
-
-    def clear(self) -> None:
-        """Frees its memory; the next `find` reads the database again."""
-
-
 class CandidateSource(Protocol):
-    """A place where candidates are found."""
+    """Finds the texts of a scope that may answer a query."""
 
-    def open(self, scope: Scope) -> ScopeCandidates:
-        """The candidates of a scope, which has no filter; nothing is read yet."""
+    def find(self, scope: Scope, request: CandidateRequest) -> Candidates | None:
+        """The candidates among the live memories of a scope; None if another source has to find them."""
 
     def catch_up(self) -> int:
-        """Indexes some of the texts that got vectors since the last call; returns how many."""
+        """Indexes some of the texts that were embedded since the last call; returns how many."""
 
     @property
     def problem(self) -> str | None:
-        """Why it finds less than it could, if so."""
+        """Why it finds less than it should, if so."""
 
 
-def item_of(text: Text) -> Item:
-    """A text as ranking reads it."""
+def to_item(text: Text) -> Item:
+    """Converts a stored text to an item of a corpus."""
     vectors, tokens = decode_vectors(text.vectors) if text.vectors else ({}, {})
     return Item(
         id=text.seq,
         namespace=text.ns,
         sequence=text.seq,
-        fields=_decode_fields(text.index_text),
+        fields=decode_fields(text.index_text),
         vectors=vectors,
         written_at=text.created_at / SECOND,
         tokens=tokens,

@@ -13,28 +13,28 @@ from numpy.typing import NDArray
 from alcove.core import heap
 from alcove.core.cache import Cache
 from alcove.core.cancellation import run_uncancelled
+from alcove.core.filters import Filter
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import IndexState, Scope, Text
 from alcove.search.corpus import Corpus
-from alcove.search.sources.base import CandidateRequest, Candidates, item_of
+from alcove.search.sources.base import CandidateRequest, Candidates, to_item
+from alcove.search.sources.scope_cache import ScopeCache
 
 MAX_FILTERS = 16
 """Filters of a scope whose matches are cached."""
 TRIM_BYTES = 1024 * 1024
-"""Size of a corpus from which on the memory freed after reading it is given back to the system."""
+"""The size of a corpus from which on memory that was freed after reading it is returned to the system."""
 EXPIRY_BYTES = 200
 
 
 class FilterMatches(NamedTuple):
-    """The versions up to a position that a filter matches. Versions never change, so they stay matches."""
+    """The versions up to a position that match a filter. A version never changes, so it stays a match."""
 
     seqs: NDArray[np.int64]
     last_seq: int
 
 
-EMPTY = Corpus.of(())
 NO_MATCHES = FilterMatches(np.zeros(0, dtype=np.int64), 0)
-NO_EXPIRIES = np.zeros((2, 0), dtype=np.int64)
 
 
 class ScopeCorpus:
@@ -45,20 +45,17 @@ class ScopeCorpus:
     """
 
     def __init__(self, scope: Scope, index: SearchIndex, max_bytes: int) -> None:
+        """`max_bytes`: how large the texts and vectors may be."""
         self.scope = scope
         self._index = index
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self.clear()
-
-    def clear(self) -> None:
-        with self._lock:
-            self._state: IndexState | None = None
-            self._corpus = EMPTY
-            self._expiries = NO_EXPIRIES
-            """The versions that expire, and when each does."""
-            self._matches: Cache[str, FilterMatches] = Cache(max_entries=MAX_FILTERS)
-            """Replaced, not cleared, when everything is read again: a search may still add to the old one."""
+        self._state: IndexState | None = None
+        self._corpus = Corpus.of(())
+        self._expiries = np.zeros((2, 0), dtype=np.int64)
+        """The versions that expire, and when each does."""
+        self._matches: Cache[str, FilterMatches] = Cache(max_entries=MAX_FILTERS)
+        """Replaced, not cleared, when everything is read again: a search may still add to the old one."""
 
     @property
     def bytes(self) -> int:
@@ -66,36 +63,36 @@ class ScopeCorpus:
             expiries = EXPIRY_BYTES * self._expiries.shape[1]
             return self._corpus.bytes + expiries + self._matches.size_bytes
 
-    def find(self, request: CandidateRequest) -> Candidates:
-        """All texts, with a mask of those that have not expired and match the request's filter.
+    def find(self, filter: Filter, request: CandidateRequest) -> Candidates:
+        """All texts, with a mask of those that have not expired and match a filter.
 
-        Raises `CorpusTooLarge` where they take too much memory.
+        Raises `CorpusTooLarge` if they are too large.
         """
-        key = repr(request.filter) if request.filter.conditions else ""  # `true` and `1` are equal
+        key = repr(filter) if filter.conditions else ""  # not the filter itself: `true` and `1` are equal
         with self._lock:
             if self._state is None or not self._catch_up(request.embedder, self._state):
                 self._read(request.embedder)
             assert self._state is not None
             corpus, last_seq, cache = self._corpus, self._state.seq, self._matches
-            seqs, moments = self._expiries
+            seqs, times = self._expiries
             matches = cache.get(key, NO_MATCHES)
         mask = corpus.columns.live
-        if len(seqs) and len(expired := seqs[moments <= request.now]):
+        if len(seqs) and len(expired := seqs[times <= request.now]):
             mask = mask & ~np.isin(corpus.columns.sequence, expired)
-        if request.filter.conditions:
+        if filter.conditions:
             if matches.last_seq < last_seq:
-                matches = self._more_matches(request, matches, corpus, last_seq)
+                matches = self._add_matches(matches, filter, request, corpus, last_seq)
                 with self._lock:
                     if last_seq >= cache.get(key, NO_MATCHES).last_seq:  # else another search read more
                         cache.put(key, matches, matches.seqs.nbytes)
             mask = mask & np.isin(corpus.columns.sequence, matches.seqs)
         return Candidates(corpus, mask)
 
-    def _more_matches(
-        self, request: CandidateRequest, before: FilterMatches, corpus: Corpus, last_seq: int
+    def _add_matches(
+        self, before: FilterMatches, filter: Filter, request: CandidateRequest, corpus: Corpus, last_seq: int
     ) -> FilterMatches:
-        """The matches up to a position. Opens values, so it runs without the lock."""
-        scope = replace(self.scope, filter=request.filter)
+        """Adds the matches up to a position. Decrypts values, so it runs without the lock."""
+        scope = replace(self.scope, filter=filter)
         rows = self._index.load_rows(scope, self._index.matching_versions(scope, before.last_seq), now=0)
         new = np.array([row.seq for row in rows if request.row_matches(row)], dtype=np.int64)
         seqs = np.intersect1d(np.union1d(before.seqs, new), corpus.columns.sequence)
@@ -105,7 +102,7 @@ class ScopeCorpus:
         """Reads everything."""
         state, texts = run_uncancelled(lambda: self._index.live_texts(self.scope, embedder, self._max_bytes))
         expiries = {text.seq: text.expires_at for text in texts}
-        self._replace(Corpus.of(map(item_of, _popping(texts))), state, expiries)
+        self._replace(Corpus.of(map(to_item, _pop_all(texts))), state, expiries)
         self._matches = Cache(max_entries=MAX_FILTERS)
         if self._corpus.bytes > TRIM_BYTES:
             heap.trim()  # reading takes twice the memory of the result
@@ -115,9 +112,9 @@ class ScopeCorpus:
         if self._index.state() == before:
             return True
         change, corpus = self._index.changes(self.scope, embedder, before), self._corpus
-        added = [*map(item_of, change.added)]
+        added = [*map(to_item, change.added)]
         has_same_dimensions = all(item.dimensions in (0, corpus.vectors.dimensions) for item in added)
-        # Erasing a user takes their name off what stays, so a scope by author may now show more or less.
+        # Erasing a user removes their name from what remains, so a scope by author may show other memories.
         is_by_author = (self.scope.written_by, self.scope.unowned_written_by) != (None, None)
         authors_changed = is_by_author and change.live is not None
         if authors_changed or change.state.serving != before.serving or not has_same_dimensions:
@@ -125,41 +122,40 @@ class ScopeCorpus:
         removed = corpus.rows.keys() & change.superseded
         if change.live is not None:
             removed |= corpus.rows.keys() - set(change.live)
-        if added or removed:
-            changed = corpus.changed(add=added, remove=removed)
-            if changed is None:
-                return False
-            corpus = changed
+        changed = corpus.changed(add=added, remove=removed) if added or removed else corpus
+        if changed is None:
+            return False
         expiries = {text.seq: text.expires_at for text in change.added} | dict(change.expiries)
-        self._replace(corpus, change.state, expiries)
+        self._replace(changed, change.state, expiries)
         return True
 
     def _replace(self, corpus: Corpus, state: IndexState, new_expiries: Mapping[int, int | None]) -> None:
         self._corpus, self._state = corpus, state
         if new_expiries:
             expiries = {**dict(zip(*self._expiries.tolist(), strict=True)), **new_expiries}
-            rows = [(seq, at) for seq, at in expiries.items() if at is not None and seq in corpus.rows]
+            rows = [(seq, time) for seq, time in expiries.items() if time is not None and seq in corpus.rows]
             self._expiries = np.array(rows, dtype=np.int64).reshape(-1, 2).T
 
 
 class InMemorySource:
-    """Holds all texts of a scope in memory; each search brings them up to date itself."""
+    """Finds candidates in corpora in memory. Each search brings its corpus up to date, so none is indexed."""
 
     problem = None
 
-    def __init__(self, index: SearchIndex, max_bytes: int) -> None:
-        """`max_bytes`: how large the texts and vectors of one scope may be."""
+    def __init__(self, index: SearchIndex, cache: ScopeCache) -> None:
         self._index = index
-        self._max_bytes = max_bytes
+        self._cache = cache
 
-    def open(self, scope: Scope) -> ScopeCorpus:
-        return ScopeCorpus(scope, self._index, self._max_bytes)
+    def find(self, scope: Scope, request: CandidateRequest) -> Candidates:
+        # A corpus takes up to twice the bytes of its texts and vectors.
+        with self._cache.use(ScopeCorpus, scope, self._index, self._cache.max_bytes // 2) as corpus:
+            return corpus.find(scope.filter, request)
 
     def catch_up(self) -> int:
         return 0
 
 
-def _popping(texts: list[Text]) -> Iterator[Text]:
-    """Each text, freed once it is used: the vectors of a large scope are large."""
+def _pop_all(texts: list[Text]) -> Iterator[Text]:
+    """Yields texts and frees each after its use: the vectors of a large scope are large."""
     while texts:
         yield texts.pop()

@@ -1,27 +1,28 @@
-"""Candidates from PostgreSQL: by vector with pgvector, and by terms on a second connection meanwhile."""
+"""Candidates from PostgreSQL: by vector with pgvector, and meanwhile by terms on a second connection."""
 
 from __future__ import annotations
 
 from alcove.engine.index import SearchIndex
 from alcove.engine.postgres.pgvector import PgVectorIndex
-from alcove.engine.postgres.term_index import TakeTexts, TermIndex
+from alcove.engine.postgres.term_index import TermIndex
 from alcove.engine.rows import Scope
 from alcove.engine.vector_index import CandidateQuery, NearestTexts
-from alcove.search.sources.sampled import SAMPLE_TEXTS, SampledSource, ScopeSample
+from alcove.search.sources.indexed import IndexedSource, SampleSeqs, TakeTexts
+from alcove.search.sources.scope_cache import ScopeCache
 
 
-class PgVectorSample(ScopeSample):
-    """A scope in PostgreSQL with pgvector."""
+class PgVectorSource(IndexedSource):
+    """Finds candidates with pgvector."""
 
     def __init__(
-        self, scope: Scope, index: SearchIndex, terms: TermIndex, vectors: PgVectorIndex, max_texts: int
+        self, index: SearchIndex, terms: TermIndex, vectors: PgVectorIndex, cache: ScopeCache, max_texts: int
     ) -> None:
-        super().__init__(scope, index, terms, max_texts)
+        super().__init__(index, terms, cache, max_texts)
         self._terms = terms
         self._vectors = vectors
 
-    def _draw_seqs(self) -> tuple[dict[int, int], int]:
-        return self._terms.sample(self.scope, SAMPLE_TEXTS)
+    def _sample_seqs(self, scope: Scope, size: int) -> SampleSeqs:
+        return self._terms.sample(scope, size)
 
     def _search(self, scope: Scope, query: CandidateQuery, take: TakeTexts, *, now: int) -> NearestTexts:
         nearest, needs_terms = NearestTexts(set()), bool(query.terms)
@@ -34,16 +35,6 @@ class PgVectorSample(ScopeSample):
         if query.vector is not None:
             nearest = self._vectors.nearest(scope, query, now=now, while_waiting=find_by_terms)
             take(nearest.texts)
-        if needs_terms:
+        if needs_terms:  # no second connection was free
             self._terms.find(scope, query, take, now=now)
         return nearest
-
-
-class PgVectorSource(SampledSource):
-    """Finds candidates with pgvector."""
-
-    def open(self, scope: Scope) -> PgVectorSample:
-        terms, vectors = self._index.candidates, self._index.vector_index
-        assert isinstance(terms, TermIndex)
-        assert isinstance(vectors, PgVectorIndex)
-        return PgVectorSample(scope, self._index, terms, vectors, self._max_texts)

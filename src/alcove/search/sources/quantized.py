@@ -1,7 +1,7 @@
-"""Candidates from SQLite, which does not search by itself: the quantized entries of a scope stay in memory.
+"""Candidates from SQLite, which has no vector search: searches the quantized entries of a scope in memory.
 
-An entry has a text's terms as numbers and its vectors in a byte a dimension: some 600 bytes, where text,
-vectors and tokens take thousands. The likeliest texts are then read in full.
+An entry has a text's terms as numbers, and a byte for each dimension of its vectors: about 600 bytes, where
+text, vectors and tokens take thousands. The likeliest texts are then read in full.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from alcove.engine.rows import Scope
 from alcove.engine.vector_index import CandidateQuery, NearestTexts
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Postings
-from alcove.search.sources.sampled import SAMPLE_TEXTS, SampledSource, ScopeSample, TakeTexts
+from alcove.search.sources.indexed import IndexedSource, SampleSeqs, TakeTexts
+from alcove.search.sources.scope_cache import ScopeCache
 from alcove.search.vectors import Rows, row_slices
 
 WIDENING = 8
-"""How many times more texts are looked at where a filter leaves too few."""
+"""How many times more texts are searched for if a filter leaves too few."""
 COMPARED_PER_RESULT = 10
 """Vectors that are compared for each result: those whose signs are most like the query's."""
 RUN_TEXTS = 8
@@ -51,12 +52,10 @@ class QuantizedVectors:
             lengths[rows] = np.maximum(np.sqrt(np.einsum("ij,ij->i", floats, floats)), 1)
             total += (1 / lengths[rows]) @ floats
         mean = total / max(count, 1) if mean is None else mean
-        signs = [
-            np.packbits(numbers[rows] > lengths[rows, np.newaxis] * mean, axis=1)
-            for rows in row_slices(count)
-        ]
-        packed = np.concatenate(signs) if signs else np.zeros((0, -(-dimensions // 8)), dtype=np.uint8)
-        return cls(numbers=numbers, lengths=lengths, mean=mean, signs=_sign_columns(packed))
+        signs = [np.zeros((0, -(-dimensions // 8)), dtype=np.uint8)]
+        for rows in row_slices(count):
+            signs.append(np.packbits(numbers[rows] > lengths[rows, np.newaxis] * mean, axis=1))
+        return cls(numbers=numbers, lengths=lengths, mean=mean, signs=_sign_columns(np.concatenate(signs)))
 
     def extended(self, numbers: NDArray[np.int8]) -> QuantizedVectors:
         """With more vectors at the end."""
@@ -90,7 +89,7 @@ class QuantizedTexts:
     last_vector: int
     """The last vector in the log that is included."""
     seqs: NDArray[np.int64]
-    owners: Rows
+    text_rows: Rows
     """For each vector, the row of its text."""
     vectors: QuantizedVectors
     postings: Postings
@@ -100,13 +99,13 @@ class QuantizedTexts:
         terms = np.frombuffer(b"".join(terms for _, terms, _ in entries), dtype="<u4")
         rows = np.repeat(np.arange(len(entries)), [len(terms) // 4 for _, terms, _ in entries])
         pairs = np.sort(terms.astype(np.int64) << ROW_BITS | rows)  # sorted by term, then by row
-        row_of_pair = (pairs & (1 << ROW_BITS) - 1).astype(np.int32)
+        pair_rows = (pairs & (1 << ROW_BITS) - 1).astype(np.int32)
         return cls(
             last_vector=last_vector,
             seqs=np.array([seq for seq, _, _ in entries], dtype=np.int64),
-            owners=_owners(entries, dimensions),
+            text_rows=_text_rows(entries, dimensions),
             vectors=QuantizedVectors.of(_vectors(entries, dimensions)),
-            postings=Postings.of_pairs(pairs >> ROW_BITS << 1, row_of_pair, len(entries)),
+            postings=Postings.of_pairs(pairs >> ROW_BITS << 1, pair_rows, len(entries)),
         )
 
     def extended(
@@ -118,59 +117,80 @@ class QuantizedTexts:
         return QuantizedTexts(
             last_vector=last_vector,
             seqs=np.append(self.seqs, [seq for seq, _, _ in entries]).astype(np.int64),
-            owners=np.append(self.owners, _owners(entries, dimensions) + np.int32(len(self.seqs))),
+            text_rows=np.append(self.text_rows, _text_rows(entries, dimensions) + np.int32(len(self.seqs))),
             vectors=self.vectors.extended(_vectors(entries, dimensions)),
             postings=self.postings.changed(terms, live),
         )
 
     @property
     def bytes(self) -> int:
-        return self.seqs.nbytes + self.owners.nbytes + self.vectors.bytes + self.postings.bytes
+        return self.seqs.nbytes + self.text_rows.nbytes + self.vectors.bytes + self.postings.bytes
 
     def likeliest(self, query: CandidateQuery, limit: int) -> set[int]:
         """At most `limit` texts by their vectors, and as many by their terms."""
         seqs = {*self.seqs[self._by_terms(query.weights, limit)].tolist()}
         if query.vector is not None and len(query.vector) == len(self.vectors.mean):
             nearest = self.vectors.nearest(np.array(query.vector, dtype=np.float32), limit)
-            seqs.update(self.seqs[self.owners[nearest]].tolist())
+            seqs.update(self.seqs[self.text_rows[nearest]].tolist())
         return seqs
 
     def _by_terms(self, weights: Mapping[int, float], limit: int) -> NDArray[np.intp]:
         negative = np.zeros(len(self.seqs), dtype=np.float32)
         for number, weight in weights.items():
-            negative[self.postings.find_number((number & TERM_BITS) << 1)[0]] -= np.float32(weight)
+            negative[self.postings.find_number((number & TERM_BITS) << 1).rows] -= np.float32(weight)
         best = _lowest(negative, limit)
         return best[negative[best] < 0]
 
 
-class QuantizedSample(ScopeSample):
-    """A scope in SQLite, with all its quantized entries."""
+class QuantizedScope:
+    """The quantized entries of a scope in memory, brought up to date by each search."""
 
-    def __init__(self, scope: Scope, index: SearchIndex, quantized: QuantizedIndex, max_texts: int) -> None:
-        super().__init__(scope, index, quantized, max_texts)
-        self._quantized = quantized
-        self._texts = QuantizedTexts.of((), 0, 0)
+    def __init__(self, scope: Scope, index: QuantizedIndex) -> None:
+        self._scope = scope
+        self._index = index
+        self._texts: QuantizedTexts | None = None
 
     @property
     def bytes(self) -> int:
-        return super().bytes + self._texts.bytes
+        return self._texts.bytes if self._texts else 0
 
-    def clear(self) -> None:
-        super().clear()
-        self._texts = QuantizedTexts.of((), 0, 0)
+    def read(self) -> QuantizedTexts:
+        """Reads all entries."""
+        progress, entries = self._index.entries(self._scope, 0)
+        self._texts = QuantizedTexts.of(entries, progress.dimensions, progress.last_vector)
+        return self._texts
 
-    def _draw_seqs(self) -> tuple[dict[int, int], int]:
-        progress, entries = self._quantized.entries(self.scope, 0)
-        self._texts = texts = QuantizedTexts.of(entries, progress.dimensions, progress.last_vector)
-        runs = np.arange(len(entries)) // RUN_TEXTS + 1
-        drawn = runs % max(len(entries) // SAMPLE_TEXTS, 1) == 0
-        return dict(zip(texts.seqs[drawn].tolist(), runs[drawn].tolist(), strict=True)), len(entries)
-
-    def _search(self, scope: Scope, query: CandidateQuery, take: TakeTexts, *, now: int) -> NearestTexts:
-        texts, limit = self._texts, query.limit
-        progress, entries = self._quantized.entries(self.scope, texts.last_vector)
+    def catch_up(self) -> QuantizedTexts:
+        """Reads the entries that were added since, or all if there are none."""
+        texts = self._texts
+        if texts is None:
+            return self.read()
+        progress, entries = self._index.entries(self._scope, texts.last_vector)
         if progress.last_vector != texts.last_vector:
             self._texts = texts = texts.extended(entries, progress.dimensions, progress.last_vector)
+        return texts
+
+
+class QuantizedSource(IndexedSource):
+    """Finds candidates by quantized vectors in memory."""
+
+    def __init__(
+        self, index: SearchIndex, quantized: QuantizedIndex, cache: ScopeCache, max_texts: int
+    ) -> None:
+        super().__init__(index, quantized, cache, max_texts)
+        self._quantized = quantized
+
+    def _sample_seqs(self, scope: Scope, size: int) -> SampleSeqs:
+        with self._cache.use(QuantizedScope, scope, self._quantized) as entries:
+            seqs = entries.read().seqs
+        runs = np.arange(len(seqs)) // RUN_TEXTS + 1
+        is_drawn = runs % max(len(seqs) // size, 1) == 0
+        return dict(zip(seqs[is_drawn].tolist(), runs[is_drawn].tolist(), strict=True)), len(seqs)
+
+    def _search(self, scope: Scope, query: CandidateQuery, take: TakeTexts, *, now: int) -> NearestTexts:
+        limit = query.limit
+        with self._cache.use(QuantizedScope, scope, self._quantized) as entries:
+            texts = entries.catch_up()
         while True:
             seqs = texts.likeliest(query, limit)
             if not scope.filter.conditions or limit >= len(texts.seqs):
@@ -180,26 +200,18 @@ class QuantizedSample(ScopeSample):
             limit *= WIDENING
 
 
-class QuantizedSource(SampledSource):
-    """Finds candidates by quantized vectors in memory."""
-
-    def open(self, scope: Scope) -> QuantizedSample:
-        assert isinstance(self._candidates, QuantizedIndex)
-        return QuantizedSample(scope, self._index, self._candidates, self._max_texts)
-
-
-def _owners(entries: Sequence[QuantizedEntry], dimensions: int) -> Rows:
+def _text_rows(entries: Sequence[QuantizedEntry], dimensions: int) -> Rows:
     counts = [len(vectors) // max(dimensions, 1) for _, _, vectors in entries]
     return np.repeat(np.arange(len(entries), dtype=np.int32), counts)
 
 
 def _vectors(entries: Sequence[QuantizedEntry], dimensions: int) -> NDArray[np.int8]:
-    joined = b"".join(vectors for _, _, vectors in entries)
-    return np.frombuffer(joined, dtype=np.int8).reshape(-1, max(dimensions, 1))
+    numbers = b"".join(vectors for _, _, vectors in entries)
+    return np.frombuffer(numbers, dtype=np.int8).reshape(-1, max(dimensions, 1))
 
 
 def _sign_columns(signs: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Signs in a row for each vector, as columns of 64 each."""
+    """Converts a row of signs for each vector to columns of 64 signs each."""
     padded = np.pad(signs, ((0, 0), (0, -signs.shape[1] % 8)))
     return np.ascontiguousarray(padded.view(np.uint64).T)
 
