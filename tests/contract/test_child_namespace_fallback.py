@@ -9,7 +9,6 @@ import pytest
 
 from alcove import Alcove, InvalidRequest, NotFound, PermissionDenied, Settings
 from alcove.agents.service import Agents
-from alcove.agents.tools.child_rooms import child_rooms
 from alcove.core.principal import Principal
 from alcove.policy.rego import Bundle
 from tests.contract.conftest import Open
@@ -234,7 +233,7 @@ def test_the_grant_opens_what_is_read_and_nothing_else(store: Alcove) -> None:
     agents = store.agents(SPECS).as_user("alice")
     service: Agents = agents.transport.services["Agents"]  # type: ignore[attr-defined]
     principal = Principal("alice")
-    rooms = child_rooms(service.turn(principal, service.agent(principal, "x")))
+    rooms = service.turn(principal, service.agent(principal, "x")).child_rooms
     assert rooms is not None
     memories = service.memories
     assert {each.key for each in memories.searcher.search(rooms.principal, rooms.namespace, limit=100)} == {

@@ -88,7 +88,7 @@ def _team(**team: Any) -> dict[str, Any]:
         (_pool("session"), "agents[0].memory.pools[0]", "another first segment"),
         (_pool("facts:a"), "agents[0].memory.pools[0]", "another first segment"),
         (_memory(pools=["org", "org"]), "agents[0].memory.pools[1]", "each pool once"),
-        (_memory(scratch=["attic"]), "agents[0].memory.scratch[0]", "one of global, workflow"),
+        (_memory(scratch=["attic"]), "agents[0].memory.scratch[0]", "one of agent, debate, global"),
         (_memory(scratch=["agent", "agent"]), "agents[0].memory.scratch[1]", "each kind once"),
         (_memory(facts={"namespace": "Not This"}), "agents[0].memory.facts.namespace", "[a-z]"),
         (_memory(facts={"namespace": "line\n"}), "agents[0].memory.facts.namespace", "[a-z]"),

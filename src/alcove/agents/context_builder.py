@@ -13,7 +13,6 @@ from alcove.agents.specs.records import AgentMemory
 from alcove.agents.summaries import Summaries
 from alcove.agents.tokens import TokenCounter
 from alcove.agents.tools.answers import MAX_READ_CHARACTERS, format_memory, format_name, format_value
-from alcove.agents.tools.child_rooms import child_rooms
 from alcove.agents.tools.long_term import distinct
 from alcove.agents.tools.turn import Room, Turn
 from alcove.agents.transcripts import (
@@ -196,7 +195,7 @@ def _offer_notes(turn: Turn, draft: ContextDraft) -> None:
     entries = sorted(room.entries(), key=lambda entry: entry.created_at, reverse=True)
     notes: list[Memory] = [*filter(None, (room.get(entry.key) for entry in entries[:MAX_NOTES]))]
     count = len(entries)
-    if not entries and (children := child_rooms(turn)):
+    if not entries and (children := turn.child_rooms):
         child_entries = children.newest_entries()
         notes, count = [*children.open(child_entries[:MAX_NOTES])], len(child_entries)
     draft.offer("preamble", [_memory_piece(memory, "private memory") for memory in notes])

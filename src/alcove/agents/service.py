@@ -35,7 +35,6 @@ from alcove.agents.specs.records import Agent, Team
 from alcove.agents.teamwork import Chats
 from alcove.agents.tokens import token_counter
 from alcove.agents.tools import READ_ONLY_TOOLS, Answer, Turn, toolset
-from alcove.agents.tools.child_rooms import child_rooms
 from alcove.agents.tools.scratch import enter
 from alcove.agents.tools.tool import render_tool
 from alcove.agents.tools.turn import RecallBudget, Room
@@ -185,7 +184,7 @@ class Agents(Runs):
                     turn.principal_for(room), room, exact=kind in ONE_NAMESPACE
                 )
                 summaries.append(RoomSummary(room=kind, namespace=room, memories=count))
-        children = child_rooms(turn)
+        children = turn.child_rooms
         counts = Counter(each.namespace for each in children.entries_by_age()) if children else {}
         for room, count in sorted(counts.items()):
             summaries.append(RoomSummary(room=CHILD, namespace=room, memories=count))
@@ -253,7 +252,7 @@ class Agents(Runs):
             known = turn.tools.get(tool)
             if known is None:
                 raise NotFound(f"{spec.name} has no tool {quote_name(tool)}")
-            if known.uses_scratch_room:
+            if "namespace" in known.choices:
                 with suppress(AlcoveError):
                     room = str(turn.rooms.scratch(str(arguments.get("namespace", "global"))))
             answer = known.call(turn, arguments)

@@ -123,8 +123,8 @@ def test_runs_are_opened_changed_and_closed(tmp_path: Path, specs: Path) -> None
             with pytest.raises(NotFound):
                 agents.close_run("workflow", run.id)
         assert (
-            vars(memory.agents(specs).transport)["services"]["agents"]
-            is vars(memory.as_user("alice").agents(specs).transport)["services"]["agents"]
+            vars(memory.agents(specs).transport)["services"]["Agents"]
+            is vars(memory.as_user("alice").agents(specs).transport)["services"]["Agents"]
         )
 
 

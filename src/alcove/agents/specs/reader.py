@@ -89,6 +89,10 @@ class Draft:
         size = next(size for size in range(len(path), -1, -1) if path[:size] in self.places)
         return format_path((*self.places[path[:size]], *path[size:]))
 
+    def problem(self, path: FieldPath, message: str) -> SpecProblem:
+        """A mistake at a path of the tree."""
+        return SpecProblem(str(self.file), self.locate(path), message)
+
     def read(self, value: Any, place: FieldPath, path: FieldPath = (), ignored: Collection[str] = ()) -> None:
         """Translates the value at `path` of some spelling; warns of the fields named in `ignored`."""
         target = own_path(path)

@@ -6,15 +6,13 @@ Together means: names are unique, rooms stay apart, and the workers and sources 
 from __future__ import annotations
 
 import re
-import types
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, Union, get_args, get_origin
+from typing import Any, TypeAlias
 
-import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import inspect, structs
 
 from alcove.agents.rooms import overlap, private_template, shared_room
 from alcove.agents.specs.catalogue import GROUP, allowed_names
@@ -65,13 +63,11 @@ class SpecSet:
 
     def _add(self, draft: Draft) -> None:
         tree, kind = draft.tree, KINDS[draft.kind]
-        mistakes = [
-            SpecProblem(str(draft.file), draft.locate(path), text) for path, text in find_mistakes(tree, kind)
-        ]
+        mistakes = [draft.problem(*mistake) for mistake in find_mistakes(tree, inspect.type_info(kind))]
         if kind is Agent and isinstance(tree, dict) and isinstance(name := tree.get("name"), str):
             self.agent_names.add(name)
-        if draft.problems or mistakes:
-            self.problems += [*draft.problems, *mistakes]
+        if problems := [*draft.problems, *mistakes]:
+            self.problems += problems
             return
         spec = convert(tree, kind)
         if isinstance(spec, Knowledge):
@@ -84,80 +80,64 @@ class SpecSet:
     def check_together(self, max_depth: int) -> None:
         """Adds the mistakes and warnings of specs that do not fit together."""
         for draft, path, message in _find_problems(self, max_depth):
-            self.problems.append(SpecProblem(str(draft.file), draft.locate(path), message))
+            self.problems.append(draft.problem(path, message))
         if not self.problems:
             for draft, path, message in _find_warnings(self):
-                self.warnings.append(f"{draft.file}: {draft.locate(path)}: {message}")
+                self.warnings.append(str(draft.problem(path, message)))
 
 
 # The fields of one spec
 
 
-def find_mistakes(value: object, kind: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
+def find_mistakes(value: Any, kind: inspect.Type, path: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
     """The places in a value that do not fit a type, each with a message; a decoder reports only the first."""
-    record = next((option for option in _options(kind) if _is_record(option)), None)
-    item = next((get_args(option)[0] for option in _options(kind) if get_origin(option) is tuple), None)
+    options = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    record = next((option for option in options if isinstance(option, inspect.StructType)), None)
+    items = next((option for option in options if isinstance(option, inspect.VarTupleType)), None)
     if record and isinstance(value, dict):
-        fields = {field.name: field for field in structs.fields(record)}
-        aliases = alias_names(path) if record in (Agent, AgentMemory) else []
-        for name in value.keys() - fields.keys():
-            yield (*path, name), unknown_field(name, dict.fromkeys((*fields, *aliases)))
+        fields = {field.name: field for field in record.fields}
+        aliases = alias_names(path) if record.cls in (Agent, AgentMemory) else []
+        for name in value:
+            if name not in fields:
+                yield (*path, name), unknown_field(name, dict.fromkeys((*fields, *aliases)))
         for name, field in fields.items():
             if name in value:
                 yield from find_mistakes(value[name], field.type, (*path, name))
             elif field.required:
-                yield (*path, name), f"expected {describe_type(field.type)}; it is required"
-    elif item is not None and isinstance(value, list):
+                yield (*path, name), f"expected {_check_scalar(None, field.type)[1]}; it is required"
+    elif items and isinstance(value, list):
         for index, each in enumerate(value):
-            yield from find_mistakes(each, item, (*path, index))
-        if not value and not _fits(value, kind):
+            yield from find_mistakes(each, items.item_type, (*path, index))
+        if len(value) < (items.min_length or 0):
             yield path, "expected a list that is not empty"
-    elif not _fits(value, kind):
-        other = f" or {ACCEPTED_TOO[path]}" if path in ACCEPTED_TOO else ""
-        yield path, f"expected {describe_type(kind)}{other}"
+    else:
+        checks = [_check_scalar(value, option) for option in options]
+        expected = [*(text for _, text in checks), *filter(None, (ACCEPTED_TOO.get(path),))]
+        if not any(fits for fits, _ in checks):
+            yield path, f"expected {' or '.join(expected)}"
 
 
-def describe_type(kind: Any) -> str:
-    """What a field takes, in words."""
-    bare, options = _bare(kind), _options(kind)
-    if len(options) > 1:
-        return " or ".join(map(describe_type, options))
-    if _is_record(bare):
-        return f"a block with {', '.join(field.name for field in structs.fields(bare))}"
-    if get_origin(bare) is Literal:
-        return f"one of {', '.join(get_args(bare))}"
-    if get_origin(bare) is tuple:
-        return "a list"
-    limit = next((each for each in getattr(kind, "__metadata__", ()) if isinstance(each, Meta)), Meta())
-    between = "" if limit.ge is None else f" from {limit.ge} to {limit.le}"
-    length = f" of 1 to {limit.max_length} characters" if limit.max_length else ""
-    return {
-        bool: "true or false", int: f"a whole number{between}", float: f"a number{between}",
-        str: f"text{length}", type(None): "nothing",
-    }[bare]  # fmt: skip
-
-
-def _fits(value: object, kind: Any) -> bool:
-    try:
-        convert(value, kind)
-    except (msgspec.ValidationError, OverflowError):
-        return False
-    return True
-
-
-def _bare(kind: Any) -> Any:
-    """A type without its annotations."""
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
-def _options(kind: Any) -> tuple[Any, ...]:
-    """The types of which a value may have any."""
-    bare = _bare(kind)
-    return get_args(bare) if get_origin(bare) in (Union, types.UnionType) else (bare,)
-
-
-def _is_record(kind: Any) -> bool:
-    return isinstance(_bare(kind), type(Struct))
+def _check_scalar(value: Any, kind: inspect.Type) -> tuple[bool, str]:
+    """Whether a value that is no block or list fits a type, and what the type takes, in words."""
+    match kind:
+        case inspect.StructType(fields=fields):
+            return False, f"a block with {', '.join(field.name for field in fields)}"
+        case inspect.VarTupleType():
+            return False, "a list"
+        case inspect.LiteralType(values=names):
+            return value in names, f"one of {', '.join(map(str, names))}"
+        case inspect.BoolType():
+            return isinstance(value, bool), "true or false"
+        case inspect.IntType(ge=int(low), le=int(high)):
+            return type(value) is int and low <= value <= high, f"a whole number from {low} to {high}"
+        case inspect.FloatType(ge=low, le=high) if low is not None and high is not None:
+            return type(value) in (int, float) and low <= value <= high, f"a number from {low} to {high}"
+        case inspect.StrType(max_length=int(limit)):
+            fits = isinstance(value, str) and 1 <= len(value) <= limit
+            return fits, f"text of 1 to {limit} characters"
+        case inspect.StrType(min_length=limit):
+            return isinstance(value, str) and len(value) >= (limit or 0), "text"
+    return value is None, "nothing"
 
 
 # All specs together

@@ -1,4 +1,8 @@
-"""The tools of an agent: those of the rooms that its spec enables."""
+"""The tools of an agent: those of the rooms that its spec enables.
+
+To add a tool, write a function whose parameters after the turn are its arguments, name it in the list of its
+room (`fact_tools`, `long_term_tools`, …), and describe it in `tools.toml`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from alcove.agents.tools.facts import fact_tools
 from alcove.agents.tools.keyed_rooms import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools
 from alcove.agents.tools.long_term import long_term_tools
 from alcove.agents.tools.scratch import scratch_tools
-from alcove.agents.tools.tool import Tool, render_tool
+from alcove.agents.tools.tool import READ_ONLY_TOOLS, Tool, render_tool
 from alcove.agents.tools.turn import Turn
 
 __all__ = ["READ_ONLY_TOOLS", "Answer", "Tool", "Turn", "tool_definitions", "toolset"]
@@ -40,11 +44,3 @@ def toolset(agent: Agent, in_team: bool) -> dict[str, Tool]:
 def tool_definitions(agent: Agent, in_team: bool) -> tuple[dict[str, Any], ...]:
     """The definitions of an agent's tools in the form of OpenAI's chat API."""
     return tuple(render_tool(tool, "openai") for tool in toolset(agent, in_team).values())
-
-
-_ALL_TOOLS = (
-    *PRIVATE_TOOLS, *pool_tools(()), *TEAM_TOOLS, *scratch_tools(()), *fact_tools(0),
-    *long_term_tools("agent"),
-)  # fmt: skip
-READ_ONLY_TOOLS = frozenset(tool.name for tool in _ALL_TOOLS if tool.is_read_only)
-"""The names of the tools that only read: their calls need not wait for those that write."""

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from alcove.agents.tools.turn import BUDGET_SPENT
-from alcove.core.cursor import take_page
 from alcove.core.records import Author, Memory, SearchResults
 
 MAX_LISTED_CHARACTERS = 1_000
@@ -43,6 +42,12 @@ class Answer(NamedTuple):
     text: str
 
 
+def read_answer(memory: Memory, *notes: str, field: str = "content") -> Answer:
+    """One memory in full."""
+    text = format_memory(memory, *notes, field=field, max_characters=MAX_READ_CHARACTERS)
+    return Answer(memory_result(memory), text)
+
+
 def list_answer(
     memories: Sequence[Memory], read_tool: str | None = None, next_offset: int | None = None
 ) -> Answer:
@@ -68,11 +73,6 @@ def search_answer(
     if hits.degraded == BUDGET_SPENT:
         return Answer(result, BUDGET_SPENT)
     return Answer(result, "\n".join([format_list(map(to_line, hits)), *omission]))
-
-
-def take_answer(memories: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
-    """The first memories, up to `limit` and the size of one answer, and whether there are more."""
-    return take_page(memories, limit, lambda memory: len(msgspec.json.encode(memory.value)))
 
 
 def list_result(memories: Sequence[Memory], next_offset: int | None) -> dict[str, Any]:

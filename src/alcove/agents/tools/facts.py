@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import Annotated
 
 from msgspec import Meta
 
-from alcove.agents.tools.answers import Answer, format_value, search_answer
-from alcove.agents.tools.arguments import Content, Key, Limit, MinRelevance, Query
-from alcove.agents.tools.tool import Tool
+from alcove.agents.tools import answers
+from alcove.agents.tools.answers import Answer
+from alcove.agents.tools.tool import Content, Key, Limit, MinRelevance, Query, Tool, make_tool
 from alcove.agents.tools.turn import Room, Turn
 from alcove.core import validation
 from alcove.core.errors import NotFound, quote_name
@@ -26,7 +27,7 @@ def learn_fact(turn: Turn, content: Content, key: ReplacedKey | None = None) -> 
     room, value = turn.room(turn.rooms.facts), {"content": content}
     max_facts = turn.rooms.agent.memory.facts.max_facts
     key = key or _choose_key(room, content)
-    excess = room.memories.reader.count(room.principal, room.namespace, exact=True) + 1 - max_facts
+    excess = room.size() + 1 - max_facts
     eviction = EvictOldest(namespace=room.namespace, key=key, most=max_facts)
     put = Put(namespace=room.namespace, key=key, value=value, index=value)
     operations = [*[eviction] * min(max(excess, 1), _MAX_EVICTED), put]
@@ -36,7 +37,7 @@ def learn_fact(turn: Turn, content: Content, key: ReplacedKey | None = None) -> 
     text = f"Learned it as {quote_name(key)}."
     if evicted:
         contents = (fact.value.get("content", fact.value) for fact in evicted)
-        values = "; ".join(format_value(content, _EVICTED_CHARACTERS) for content in contents)
+        values = "; ".join(answers.format_value(content, _EVICTED_CHARACTERS) for content in contents)
         text += f" There is room for {max_facts} facts, so the oldest is forgotten: {values}."
     return Answer({"key": key, "version": entry.revision, "evicted": [fact.key for fact in evicted]}, text)
 
@@ -60,20 +61,11 @@ def _choose_key(room: Room, content: str) -> str:
         digest.update(b"again")
 
 
-def recall_facts(
-    turn: Turn,
-    query: Query,
-    limit: Limit = 5,
-    min_relevance: MinRelevance | None = None,
-    min_score: MinRelevance | None = None,
-) -> Answer:
-    room, least = turn.room(turn.rooms.facts), validation.parse_min_relevance(min_relevance, min_score)
-    hits = turn.recalls.spend(
-        turn.rooms,
-        limit,
-        lambda max_hits: room.search(query=query, limit=max_hits, min_relevance=least, unranked=True),
+def recall_facts(turn: Turn, query: Query, limit: Limit = 5, min_relevance: MinRelevance = None) -> Answer:
+    search = partial(
+        turn.room(turn.rooms.facts).search, query=query, min_relevance=min_relevance, unranked=True
     )
-    return search_answer(hits)
+    return answers.search_answer(turn.recalls.spend(turn.rooms, limit, search))
 
 
 def forget_fact(turn: Turn, key: Key) -> Answer:
@@ -82,11 +74,6 @@ def forget_fact(turn: Turn, key: Key) -> Answer:
     return Answer({"key": key, "forgotten": True}, f"Forgot the fact {quote_name(key)}.")
 
 
-def fact_tools(max_facts: int) -> tuple[Tool, ...]:
+def fact_tools(max_facts: int) -> list[Tool]:
     """The tools of an agent that stores up to `max_facts` facts."""
-    return (
-        Tool("learn_fact", f"Keep a fact about this user, to find by meaning. Only the newest {max_facts} "
-             "stay.", learn_fact, when_to_use="For passing details: what must last gets lost here."),
-        Tool("recall_facts", "Find facts by meaning.", recall_facts, is_read_only=True),
-        Tool("forget_fact", "Delete a fact by its key.", forget_fact),
-    )  # fmt: skip
+    return [make_tool(run, words={"max_facts": max_facts}) for run in (learn_fact, recall_facts, forget_fact)]

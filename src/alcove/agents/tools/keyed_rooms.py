@@ -7,29 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from alcove.agents.tools.answers import (
-    MAX_READ_CHARACTERS,
-    Answer,
-    format_memory,
-    list_answer,
-    memory_result,
-    search_answer,
-    take_answer,
-)
-from alcove.agents.tools.arguments import Content, Key, Limit, MinRelevance, NewKey, Offset, Query
-from alcove.agents.tools.child_rooms import ChildRooms, child_rooms
-from alcove.agents.tools.tool import Tool
+from alcove.agents.tools import answers
+from alcove.agents.tools.answers import Answer
+from alcove.agents.tools.tool import Content, Key, Limit, MinRelevance, NewKey, Offset, Query, Tool, make_tool
 from alcove.agents.tools.turn import Room, Turn
 from alcove.core.errors import NotFound, quote_name
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant
-from alcove.core.records import Delete, Deletion, Memory, OperationResult, SearchResults
-from alcove.core.validation import parse_min_relevance
+from alcove.core.records import Delete, Deletion, OperationResult
 
+T = TypeVar("T")
 _MAX_DELETES = 50
 """Deletions in one batch; each needs a grant of its own, and each is decided among all of those."""
 Pool = Annotated[str, Meta(description="Which pool.")]
@@ -41,14 +32,18 @@ class KeyedRoom:
 
     `namespace` returns the room's namespace for the turn's rooms, and the pool's name if it is a pool.
     `location` ends a sentence about an entry of it, `destination` one about storing an entry (`{pool}` is the
-    pool's name in both). `read_tool` and `list_tool` show one content and all keys.
+    pool's name in both). `tool_names` are those of `write`, `read`, `search` and `list`.
     """
 
     namespace: Callable[..., Namespace | None]
     location: str
     destination: str
-    read_tool: str
-    list_tool: str
+    tool_names: tuple[str, str, str, str]
+
+    def tools(self, **options: Any) -> list[Tool]:
+        """The tools of the room; `options` are fields of all of them."""
+        runs: tuple[Callable[..., Answer], ...] = (self.write, self.read, self.search, self.list)
+        return [make_tool(run, name, **options) for run, name in zip(runs, self.tool_names, strict=True)]
 
     def write(self, turn: Turn, key: NewKey, content: Content, **pool: str) -> Answer:
         value = {"content": content}
@@ -57,55 +52,50 @@ class KeyedRoom:
         return Answer({"key": key, "version": entry.revision}, text)
 
     def read(self, turn: Turn, key: Key, **pool: str) -> Answer:
-        if (memory := self._get(turn, key, pool)) is None:
-            raise missing_key(key, self.location.format(**pool), self.list_tool)
-        return Answer(memory_result(memory), format_memory(memory, max_characters=MAX_READ_CHARACTERS))
+        memory = self._read(turn, pool, lambda room: room.get(key))
+        if memory is None:
+            raise missing_key(key, self.location.format(**pool), self.tool_names[3])
+        return answers.read_answer(memory)
 
     def search(
-        self,
-        turn: Turn,
-        query: Query,
-        limit: Limit = 5,
-        min_relevance: MinRelevance | None = None,
-        min_score: MinRelevance | None = None,
-        **pool: str,
+        self, turn: Turn, query: Query, limit: Limit = 5, min_relevance: MinRelevance = None, **pool: str
     ) -> Answer:
-        least = parse_min_relevance(min_relevance, min_score)
-        arguments = {"query": query, "limit": limit, "min_relevance": least, "unranked": True}
-        return search_answer(self._search(turn, pool, arguments), read_tool=self.read_tool)
+        arguments = {"query": query, "limit": limit, "min_relevance": min_relevance, "unranked": True}
+        hits = self._read(turn, pool, lambda room: room.search(**arguments))
+        return answers.search_answer(hits, read_tool=self.tool_names[1])
 
     def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
-        memories = self._room(turn, pool).search(limit=limit, offset=offset)
-        next_offset = offset + len(memories) if memories.after_cursor else None
-        return list_answer(memories, self.read_tool, next_offset)
+        page = self._read(turn, pool, lambda room: room.page(limit, offset))
+        return answers.list_answer(page, self.tool_names[1], page.next_offset)
 
-    def _get(self, turn: Turn, key: str, pool: dict[str, str]) -> Memory | None:
-        return self._room(turn, pool).get(key)
-
-    def _search(self, turn: Turn, pool: dict[str, str], arguments: dict[str, Any]) -> SearchResults:
-        return self._room(turn, pool).search(**arguments)
+    def _read(self, turn: Turn, pool: dict[str, str], read: Callable[[Room], T]) -> T:
+        return read(self._room(turn, pool))
 
     def _room(self, turn: Turn, pool: dict[str, str]) -> Room:
         return turn.room(self.namespace(turn.rooms, **pool))
 
 
 class PrivateRoom(KeyedRoom):
-    """While it is empty, its child namespaces are read instead: see `child_rooms`."""
+    """While it is empty, its child namespaces are read instead: see `ChildRooms`."""
 
-    def list(self, turn: Turn, limit: Limit = 20, offset: Offset = 0, **pool: str) -> Answer:
-        answer = super().list(turn, limit, offset)
-        if answer.result["items"] or not (children := self._children(turn)):
-            return answer
-        entries = children.newest_entries()[offset : offset + limit + 1]
-        memories, has_more = take_answer(children.open(entries), limit)
-        return list_answer(memories, self.read_tool, offset + len(memories) if has_more else None)
+    def tools(self, **options: Any) -> list[Tool]:
+        *others, list_tool = super().tools(**options)
+        return [*others, make_tool(self.forget, **options), list_tool]
+
+    def _read(self, turn: Turn, pool: dict[str, str], read: Callable[[Room], T]) -> T:
+        room = self._room(turn, pool)
+        if (result := read(room)) or turn.memories.searcher.list(
+            room.principal, room.namespace, limit=1, exact=True
+        ):
+            return result
+        return read(turn.child_rooms) if turn.child_rooms else result
 
     def forget(self, turn: Turn, key: Key) -> Answer:
         """Deletes a key, in child namespaces too, so that nothing older takes its place.
 
         The oldest is deleted first: if a batch fails, the user still sees the newest.
         """
-        room, children = self._room(turn, {}), child_rooms(turn)
+        room, children = self._room(turn, {}), turn.child_rooms
         older = [entry for entry in children.entries_by_age() if entry.key == key] if children else []
         deletes = [
             Delete(namespace=each.namespace, key=key, expected_revision=each.revision) for each in older
@@ -117,64 +107,30 @@ class PrivateRoom(KeyedRoom):
             grants = [Grant(Namespace(delete.namespace), ("delete",)) for delete in batch]
             results += turn.memories.writer.batch(turn.principal_with(*grants), batch)
         if not any(isinstance(result, Deletion) and result.deleted for result in results):
-            raise missing_key(key, self.location, self.list_tool)
+            raise missing_key(key, self.location, self.tool_names[3])
         return Answer({"key": key, "forgotten": True}, f"Forgot {quote_name(key)}.")
-
-    def _get(self, turn: Turn, key: str, pool: dict[str, str]) -> Memory | None:
-        if (memory := super()._get(turn, key, pool)) or not (children := self._children(turn)):
-            return memory
-        return children.get(key)
-
-    def _search(self, turn: Turn, pool: dict[str, str], arguments: dict[str, Any]) -> SearchResults:
-        if (hits := super()._search(turn, pool, arguments)) or not (children := self._children(turn)):
-            return hits
-        return children.search(**arguments)
-
-    def _children(self, turn: Turn) -> ChildRooms | None:
-        """The child namespaces, while the private namespace itself is empty."""
-        room = self._room(turn, {})
-        is_empty = not turn.memories.searcher.list(room.principal, room.namespace, limit=1, exact=True)
-        return child_rooms(turn) if is_empty else None
 
 
 def missing_key(key: str, location: str, list_tool: str) -> NotFound:
+    """The error for a key that is not in a room; `location` ends a sentence, `list_tool` lists the keys."""
     return NotFound(f"there is nothing under {quote_name(key)} {location}; {list_tool} shows what there is")
 
 
-_PRIVATE_LOCATION, _POOL_LOCATION = "in your private memory of this user", "in the pool {pool}"
+_OF_USER, _IN_POOL = "in your private memory of this user", "in the pool {pool}"
 _PRIVATE = PrivateRoom(
-    lambda rooms: rooms.private, _PRIVATE_LOCATION, _PRIVATE_LOCATION, "recall", "list_memories"
+    lambda rooms: rooms.private, _OF_USER, _OF_USER, ("remember", "recall", "search_memory", "list_memories")
 )
 _POOL = KeyedRoom(
-    lambda rooms, pool: rooms.pools[pool], _POOL_LOCATION, _POOL_LOCATION, "read_from_pool", "list_pool"
-)
+    lambda rooms, pool: rooms.pools[pool], _IN_POOL, _IN_POOL,
+    ("share_to", "read_from_pool", "search_pool", "list_pool"),
+)  # fmt: skip
 _TEAM = KeyedRoom(
-    lambda rooms: rooms.team, "in the team's room", "for the team", "read_shared", "list_shared"
-)
-_OTHERS_READ = "which other users read: never anything private."
-PRIVATE_TOOLS = (
-    Tool("remember", "Keep a note about this user, in place of what its key held. Only you see it.",
-         _PRIVATE.write, when_to_use="For your own work: this user's other agents never learn it."),
-    Tool("recall", "Read a note about this user.", _PRIVATE.read, is_read_only=True),
-    Tool("search_memory", "Search your notes about this user by meaning.", _PRIVATE.search,
-         is_read_only=True),
-    Tool("forget", "Delete a note about this user.", _PRIVATE.forget),
-    Tool("list_memories", "List your notes about this user.", _PRIVATE.list, is_read_only=True),
+    lambda rooms: rooms.team, "in the team's room", "for the team",
+    ("share_finding", "read_shared", "search_shared", "list_shared"),
 )  # fmt: skip
-TEAM_TOOLS = (
-    Tool("share_finding", f"Write to the team's room, {_OTHERS_READ}", _TEAM.write),
-    Tool("read_shared", "Read an entry of the team's room.", _TEAM.read, is_read_only=True),
-    Tool("search_shared", "Search the team's room by meaning.", _TEAM.search, is_read_only=True),
-    Tool("list_shared", "List the team's room.", _TEAM.list, is_read_only=True),
-)  # fmt: skip
+PRIVATE_TOOLS, TEAM_TOOLS = _PRIVATE.tools(), _TEAM.tools()
 
 
-def pool_tools(pools: tuple[str, ...]) -> tuple[Tool, ...]:
+def pool_tools(pools: tuple[str, ...]) -> list[Tool]:
     """The tools of an agent with these pools."""
-    pool: dict[str, Any] = {"choices": {"pool": pools}, "leading_arguments": (("pool", Pool),)}
-    return (
-        Tool("share_to", f"Write to a pool, {_OTHERS_READ}", _POOL.write, **pool),
-        Tool("read_from_pool", "Read an entry of a pool.", _POOL.read, **pool, is_read_only=True),
-        Tool("search_pool", "Search a pool by meaning.", _POOL.search, **pool, is_read_only=True),
-        Tool("list_pool", "List the entries of a pool.", _POOL.list, **pool, is_read_only=True),
-    )
+    return _POOL.tools(choices={"pool": pools}, leading_arguments=(("pool", Pool),))

@@ -14,19 +14,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from alcove.agents.specs.records import MemoryScope
-from alcove.agents.tools.answers import (
-    Answer,
-    format_list,
-    format_memory,
-    format_name,
-    relevance_notes,
-    scores,
-    search_answer,
-    take_answer,
-)
-from alcove.agents.tools.arguments import HIDDEN_CHOICES, MAX_HITS, Content, Limit, MinRelevance, Query
-from alcove.agents.tools.tool import Tool
-from alcove.agents.tools.turn import Room, Turn
+from alcove.agents.tools import answers
+from alcove.agents.tools.answers import Answer
+from alcove.agents.tools.tool import HIDDEN_CHOICES, Content, Limit, MinRelevance, Query, Tool, make_tool
+from alcove.agents.tools.turn import Room, Turn, take_answer
 from alcove.core import validation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, quote_name
 from alcove.core.records import Entry, Memory, SearchResults
@@ -36,24 +27,20 @@ MAX_TAGS = 8
 MAX_TAG_CHARACTERS = 40
 MIN_SIMILARITY = 0.6
 """The score from which another memory is shown as similar; only a person can say whether it is the same."""
-_MAX_SIMILAR = 3
+_MAX_SIMILAR, _MAX_HITS = 3, 100
 _INDEX_WAIT_SECONDS = 2.0
-Type = Literal["fact", "preference", "relationship", "instruction"]
+MemoryType = Literal["fact", "preference", "relationship", "instruction"]
+"""To add a type, add its name; contexts treat `instruction` in a way of its own (`context_builder.py`)."""
 Tags = Annotated[list[str], Meta(description="At most 8 short words.")]
-Scope = Annotated[
-    MemoryScope,
-    Meta(
-        description="agent: you alone; all: this user's other agents too, never other users.",
-        extra_json_schema={HIDDEN_CHOICES: ["user"]},
-    ),
-]
+_SCOPES = "agent: you alone; all: this user's other agents too, never other users."
+Scope = Annotated[MemoryScope, Meta(description=_SCOPES, extra_json_schema={HIDDEN_CHOICES: ["user"]})]
 Id = Annotated[str, Meta(min_length=1, description="Its id.")]
 
 
 def memory_remember(
     turn: Turn,
     content: Content,
-    type: Annotated[Type, Meta(description="Its kind.")] = "fact",
+    type: Annotated[MemoryType, Meta(description="Its kind.")] = "fact",
     tags: Tags = [],  # noqa: B006
     scope: Scope = "agent",
 ) -> Answer:
@@ -67,7 +54,7 @@ def memory_remember(
     similar = _find_similar(room, room.put(id, value, {"content": content}), content)
     text = "You knew that already; updated it." if memory else "Remembered it."
     if similar:
-        text += "\nSimilar, so look whether they still hold:\n" + format_list(map(_format, similar))
+        text += "\nSimilar, so look whether they still hold:\n" + answers.format_list(map(_format, similar))
     results = [_to_result(each) for each in similar]
     return Answer({"memory_id": id, "updated": memory is not None, "similar": results}, text)
 
@@ -92,28 +79,26 @@ def _find_similar(room: Room, entry: Entry, content: str) -> list[Memory]:
 def memory_recall(
     turn: Turn,
     query: Query,
-    type: Annotated[Type | None, Meta(description="Only this kind.")] = None,
+    type: Annotated[MemoryType | None, Meta(description="Only this kind.")] = None,
     tags: Annotated[list[str] | None, Meta(description="With any of these tags.")] = None,
     limit: Limit = 5,
-    min_relevance: MinRelevance | None = None,
-    min_score: MinRelevance | None = None,
+    min_relevance: MinRelevance = None,
 ) -> Answer:
     conditions: dict[str, object] = {"type": type} if type else {}
     if tags:
         conditions["tags"] = {"in": _clean_tags(tags)}
-    least = validation.parse_min_relevance(min_relevance, min_score)
-    search = {"query": query, "min_relevance": least, "filter": conditions, "unranked": True}
+    search = {"query": query, "min_relevance": min_relevance, "filter": conditions, "unranked": True}
     hits = turn.recalls.spend(turn.rooms, limit, partial(_search_scopes, turn, search))
-    return search_answer(hits, _to_result, _format)
+    return answers.search_answer(hits, _to_result, _format)
 
 
-def _search_scopes(turn: Turn, search: dict[str, Any], limit: int) -> SearchResults:
+def _search_scopes(turn: Turn, search: dict[str, Any], *, limit: int) -> SearchResults:
     """The best memories of both long-term scopes; equal content is one hit.
 
-    Each scope is searched for `MAX_HITS` whatever the limit is: the order of merged searches depends on their
-    length, and a larger limit must only add to the hits of a smaller one.
+    Each scope is searched for the same number of hits whatever the limit is: the order of merged searches
+    depends on their length, and a larger limit must only add to the hits of a smaller one.
     """
-    pages = [turn.room(room).search(**search, limit=MAX_HITS) for room in turn.rooms.long_term.values()]
+    pages = [turn.room(room).search(**search, limit=_MAX_HITS) for room in turn.rooms.long_term.values()]
     memories, is_cut = take_answer(distinct(merge_by_relevance(pages)), limit)
     hits = SearchResults(memories)
     hits.degraded = next((page.degraded for page in pages if page.degraded), None)
@@ -164,7 +149,7 @@ def memory_forget(turn: Turn, memory_id: Id) -> Answer:
     if not copies:
         return Answer(result, "Forgot it.")
     keys = [key for _, key in copies]
-    text = f"Forgot it, and the same content under {', '.join(map(format_name, keys))}."
+    text = f"Forgot it, and the same content under {', '.join(map(answers.format_name, keys))}."
     return Answer({**result, "also_forgotten": keys}, text)
 
 
@@ -201,23 +186,17 @@ def _stored_tags(memory: Memory) -> list[str]:
 
 
 def _to_result(memory: Memory) -> dict[str, Any]:
-    return {**memory.value, "memory_id": memory.key, "written_at": memory.created_at, **scores(memory)}
+    id_and_time = {"memory_id": memory.key, "written_at": memory.created_at}
+    return {**memory.value, **id_and_time, **answers.scores(memory)}
 
 
 def _format(memory: Memory) -> str:
     type = memory.value.get("type", "fact")
-    type_note = format_name(type) if isinstance(type, str) else "fact"
-    return format_memory(memory, *relevance_notes(memory), type_note)
+    type_note = answers.format_name(type) if isinstance(type, str) else "fact"
+    return answers.format_memory(memory, *answers.relevance_notes(memory), type_note)
 
 
-def long_term_tools(scope: MemoryScope) -> tuple[Tool, ...]:
+def long_term_tools(scope: MemoryScope) -> list[Tool]:
     """The tools of an agent with long-term memory; `scope` is the default of `memory_remember`."""
-    return (
-        Tool("memory_remember", "Keep a preference, relationship, standing instruction or fact about this "
-             "user for good. The same again updates it.", memory_remember,
-             defaults=(("scope", _scope_name(scope)),),
-             when_to_use="For what matters in a year: passing details come up for ever."),
-        Tool("memory_recall", "Find what was kept for good, by meaning.", memory_recall, is_read_only=True),
-        Tool("memory_forget", "Delete what was kept for good, when the user asks or it is wrong. Turns and "
-             "summaries may still mention it.", memory_forget),
-    )  # fmt: skip
+    runs = (memory_remember, memory_recall, memory_forget)
+    return [make_tool(run, defaults=(("scope", _scope_name(scope)),)) for run in runs]

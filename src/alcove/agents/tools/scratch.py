@@ -11,23 +11,14 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from alcove.agents.rooms import RUNS
-from alcove.agents.tools.answers import (
-    MAX_LISTED_CHARACTERS,
-    MAX_READ_CHARACTERS,
-    Answer,
-    format_list,
-    format_memory,
-    list_result,
-    memory_result,
-    take_answer,
-)
-from alcove.agents.tools.arguments import MAX_HITS, Key, NewKey, Offset
+from alcove.agents.tools import answers
+from alcove.agents.tools.answers import Answer
 from alcove.agents.tools.keyed_rooms import missing_key
-from alcove.agents.tools.tool import Tool
-from alcove.agents.tools.turn import Turn
+from alcove.agents.tools.tool import MAX_HITS, Key, NewKey, Offset, Tool, make_tool
+from alcove.agents.tools.turn import Turn, take_answer
 from alcove.core.errors import Conflict, InvalidRequest, NotFound, quote_name
 from alcove.core.namespace import Namespace
-from alcove.core.records import Memory, Put
+from alcove.core.records import Put
 
 Kind = Annotated[str, Meta(description="Which room.")]
 Pattern = Annotated[str | None, Meta(description="Keys like `plan_*`.")]
@@ -51,7 +42,7 @@ def enter(turn: Turn, kind: str, *, opening: bool = False) -> Namespace:
     return room
 
 
-def write(
+def shared_memory_write(
     turn: Turn,
     key: NewKey,
     value: Annotated[Any, Meta(description="Any JSON.")],
@@ -73,51 +64,43 @@ def write(
     return Answer({"key": key, "version": entry.revision}, text)
 
 
-def read(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
+def shared_memory_read(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
     memory = turn.room(enter(turn, namespace)).get(key)
     if memory is None:
         raise missing_key(key, f"in the {namespace} room", "shared_memory_list")
-    return Answer(memory_result(memory), _format(memory, MAX_READ_CHARACTERS, read_tool=None))
+    return answers.read_answer(memory, f"version {memory.revision}", field="value")
 
 
-def list_room(turn: Turn, namespace: Kind = "global", pattern: Pattern = None, offset: Offset = 0) -> Answer:
+def shared_memory_list(
+    turn: Turn, namespace: Kind = "global", pattern: Pattern = None, offset: Offset = 0
+) -> Answer:
     room, matches = enter(turn, namespace), key_matcher(pattern or "*")
     every = turn.memories.reader.scan(turn.principal_for(room), room, exact=True)
     matching = (memory for memory in every if matches(memory.key))
     memories, has_more = take_answer(islice(matching, offset, None), _MAX_LISTED)
     next_offset = offset + len(memories) if has_more else None
     text_offset = offset + MAX_HITS if len(memories) > MAX_HITS else next_offset
-    text = format_list(map(_format, memories[:MAX_HITS]), text_offset)
-    return Answer(list_result(memories, next_offset), text)
+    lines = (
+        answers.format_memory(
+            memory, f"version {memory.revision}", field="value", read_tool="shared_memory_read"
+        )
+        for memory in memories[:MAX_HITS]
+    )
+    return Answer(answers.list_result(memories, next_offset), answers.format_list(lines, text_offset))
 
 
-def delete(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
+def shared_memory_delete(turn: Turn, key: Key, namespace: Kind = "global") -> Answer:
     if not turn.room(enter(turn, namespace)).delete(key):
         raise missing_key(key, f"in the {namespace} room", "shared_memory_list")
     return Answer({"key": key, "deleted": True}, f"Deleted {quote_name(key)}.")
 
 
-def _format(
-    memory: Memory,
-    max_characters: int = MAX_LISTED_CHARACTERS,
-    read_tool: str | None = "shared_memory_read",
-) -> str:
-    version = f"version {memory.revision}"
-    return format_memory(memory, version, field="value", max_characters=max_characters, read_tool=read_tool)
-
-
-def scratch_tools(kinds: tuple[str, ...]) -> tuple[Tool, ...]:
+def scratch_tools(kinds: tuple[str, ...]) -> list[Tool]:
     """The tools of an agent with these kinds of rooms."""
-    rooms: dict[str, Any] = {"choices": {"namespace": kinds}, "uses_scratch_room": True}
-    readers = "; ".join(
-        f"{', '.join(group)}: {readers}" for readers, group in groupby(kinds, _READERS.__getitem__)
-    )
-    return (
-        Tool("shared_memory_write", f"Write a value to a room. Who reads it: {readers}.", write, **rooms),
-        Tool("shared_memory_read", "Read a value of a room.", read, **rooms, is_read_only=True),
-        Tool("shared_memory_list", "List the values of a room.", list_room, **rooms, is_read_only=True),
-        Tool("shared_memory_delete", "Delete a value of a room.", delete, **rooms),
-    )
+    runs = (shared_memory_write, shared_memory_read, shared_memory_list, shared_memory_delete)
+    readers = (f"{', '.join(group)}: {readers}" for readers, group in groupby(kinds, _READERS.__getitem__))
+    words = {"readers": "; ".join(readers)}
+    return [make_tool(run, words=words, choices={"namespace": kinds}) for run in runs]
 
 
 def key_matcher(pattern: str) -> Callable[[str], bool]:

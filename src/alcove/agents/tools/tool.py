@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import functools
 import logging
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from importlib.resources import files
+from inspect import signature
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, defstruct, structs
 
 from alcove.agents.tools.answers import Answer
-from alcove.agents.tools.arguments import HIDDEN_ARGUMENT, HIDDEN_CHOICES, argument_record
 from alcove.agents.tools.turn import Turn
 from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest
-from alcove.core.validation import to_invalid_request
+from alcove.core.validation import NOT_BLANK, parse_min_relevance, to_invalid_request
 
 log = logging.getLogger("alcove")
 Format = Literal["openai", "responses", "anthropic", "mcp"]
@@ -24,6 +27,26 @@ Format = Literal["openai", "responses", "anthropic", "mcp"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 _SCHEMA_FIELD = {"anthropic": "input_schema", "mcp": "inputSchema"}
 """The field for the schema of a tool's arguments, where it is not `parameters`."""
+TEXTS = tomllib.loads((files("alcove.agents.tools") / "tools.toml").read_text("utf-8"))
+READ_ONLY_TOOLS = frozenset(name for name, texts in TEXTS.items() if texts.get("is_read_only"))
+"""The names of the tools that only read: their calls need not wait for those that write."""
+
+# Types of arguments
+
+MAX_HITS = 100
+"""Memories that a call gives at most, as a search of the service does."""
+HIDDEN_ARGUMENT = "hidden_argument"
+"""Marks, in its schema, an argument that calls may pass but models do not see."""
+HIDDEN_CHOICES = "hidden_choices"
+"""Lists, in the schema of an argument with a few choices, those that models do not see."""
+NewKey = Annotated[str, Meta(min_length=1, max_length=1024, description="A short name.")]
+Key = Annotated[str, Meta(min_length=1, max_length=1024, description="Its key.")]
+Content = Annotated[str, Meta(pattern=NOT_BLANK, description="In full sentences.")]
+Query = Annotated[str, Meta(pattern=NOT_BLANK, description="In your own words.")]
+Limit = Annotated[int, Meta(ge=1, le=MAX_HITS, description=f"1 to {MAX_HITS}.")]
+MinRelevance = Annotated[float, Meta(ge=0, le=1, extra_json_schema={HIDDEN_ARGUMENT: True})] | None
+"""Programs may pass it; a model does not see it, because it would cost tokens in each turn."""
+Offset = Annotated[int, Meta(ge=0, le=10**9, description="How many to skip.")]
 
 
 @dataclass(frozen=True)
@@ -31,25 +54,23 @@ class Tool:
     """A function whose parameters after the turn are the tool's arguments."""
 
     name: str
-    description: str
     run: Callable[..., Answer]
+    description: str
+    when_to_use: str = ""
+    """Its purpose and the cost of a wrong choice, for agents that have several tools that store things."""
+    is_read_only: bool = False
+    """Whether it only reads, and so waits for no commit."""
     choices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Arguments that take one of a few names of the spec; a default counts if it is among them."""
     leading_arguments: tuple[tuple[str, Any], ...] = ()
     """Names and types of arguments before those of the function."""
     defaults: tuple[tuple[str, str], ...] = ()
     """Defaults of arguments that the spec decides, by name."""
-    is_read_only: bool = False
-    """Whether it only reads, and so waits for no commit."""
-    uses_scratch_room: bool = False
-    """Whether it works in the scratch room that its argument `namespace` names."""
-    when_to_use: str = ""
-    """Its purpose and the cost of a wrong choice, for agents that have several tools that store things."""
 
     @functools.cached_property
     def arguments(self) -> type[Struct]:
         """The record of the arguments."""
-        return argument_record(self.run, self.leading_arguments, self.defaults)
+        return _argument_record(self.run, self.leading_arguments, self.defaults)
 
     def parameters(self) -> dict[str, Any]:
         """The JSON Schema of the arguments, without references, in keywords that every provider takes."""
@@ -74,10 +95,26 @@ class Tool:
             values = structs.asdict(convert({**arguments}, record))
         except msgspec.ValidationError as error:
             raise to_invalid_request(error, record, "arguments") from None
-        for name, names_allowed in self.choices.items():
-            if values[name] not in names_allowed:
-                raise InvalidRequest(name, f"one of {', '.join(names_allowed)}")
+        for name, choices in self.choices.items():
+            if values[name] not in choices:
+                raise InvalidRequest(name, f"one of {', '.join(choices)}")
+        if "min_score" in values:
+            values["min_relevance"] = parse_min_relevance(values["min_relevance"], values.pop("min_score"))
         return self.run(turn, **values)
+
+
+def make_tool(
+    run: Callable[..., Answer],
+    name: str | None = None,
+    words: Mapping[str, object] = MappingProxyType({}),
+    **options: Any,
+) -> Tool:
+    """A tool with its texts from `tools.toml`; its name is that of the function unless another is given.
+
+    `words`: fill the placeholders of the description. `options`: other fields of the tool.
+    """
+    texts = TEXTS[name := name or run.__name__]
+    return Tool(name, run, **{**texts, "description": texts["description"].format(**words)}, **options)
 
 
 def render_tool(tool: Tool, format: str) -> dict[str, Any]:
@@ -89,6 +126,25 @@ def render_tool(tool: Tool, format: str) -> dict[str, Any]:
     if format == "openai":
         return {"type": "function", "function": definition}
     return {"type": "function", **definition, "strict": False} if format == "responses" else definition
+
+
+@functools.cache
+def _argument_record(
+    run: Callable[..., Any], leading: tuple[tuple[str, Any], ...], defaults: tuple[tuple[str, str], ...]
+) -> type[Struct]:
+    """A record of `leading` arguments and the parameters of a function after its first, the turn.
+
+    `defaults` replace those of the function. Agents with the same defaults share a record.
+    """
+    hints, fields = get_type_hints(run, include_extras=True), list[Any](leading)
+    for parameter in [*signature(run).parameters.values()][1:]:
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            default = dict(defaults).get(parameter.name, parameter.default)
+            optional = () if default is parameter.empty else (default,)
+            fields.append((parameter.name, hints[parameter.name], *optional))
+            if parameter.name == "min_relevance":
+                fields.append(("min_score", hints[parameter.name], None))  # its name in earlier versions
+    return defstruct("Arguments", fields)
 
 
 def _merge_nullable(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
 from alcove.agents.rooms import Rooms
 from alcove.agents.runs import Runs
 from alcove.core.cache import Cache
+from alcove.core.cursor import take_page
+from alcove.core.errors import PermissionDenied
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import Entry, Memory, SearchResults
 from alcove.store.memories import Memories
+from alcove.store.searcher import LiveEntry
 
 if TYPE_CHECKING:
     from alcove.agents.tools.tool import Tool
@@ -50,18 +55,23 @@ class Room(NamedTuple):
             self.principal, self.namespace, **arguments, exact=self._has_owner
         )
 
+    def page(self, limit: int, offset: int) -> SearchResults:
+        """Lists the newest memories of this room; `next_offset` is where the next page begins."""
+        page = self.search(limit=limit, offset=offset)
+        page.next_offset = offset + len(page) if page.after_cursor else None
+        return page
+
     def all_memories(self) -> Iterator[Memory]:
         """All memories of this room."""
         return self.memories.reader.scan(self.principal, self.namespace, exact=self._has_owner)
 
-    def entries(self) -> Iterator[Entry]:
-        """All entries of this room, without the values."""
-        for offset in count(0, _PAGE):
-            page = self.memories.searcher.list(
-                self.principal, self.namespace, limit=_PAGE, offset=offset, exact=self._has_owner
-            )
+    def entries(self, *, page_size: int = _PAGE, **arguments: Any) -> Iterator[Entry]:
+        """All entries of this room, without the values; takes the arguments of `Searcher.list`."""
+        arguments |= {"limit": page_size, "exact": self._has_owner}
+        for offset in count(0, page_size):
+            page = self.memories.searcher.list(self.principal, self.namespace, offset=offset, **arguments)
             yield from page
-            if len(page) < _PAGE:
+            if len(page) < page_size:
                 return
 
     def size(self) -> int:
@@ -80,6 +90,61 @@ class Room(NamedTuple):
         return self.namespace.owner is not None
 
 
+class ChildRooms(Room):
+    """The child namespaces that are read for a user while their private namespace is empty.
+
+    For `agent:x` and alice these are what lies below her private namespace (`agent:x:u:alice:abc123`), her
+    rooms by session (`agent:x:abc123:u:alice`), and what she wrote in rooms by session that belong to nobody
+    (`agent:x:abc123`). All are below `namespace`, and one grant opens exactly those: see `Rooms.fallback`.
+    """
+
+    def entries_by_age(self) -> list[LiveEntry]:
+        """All entries that the policy shows, without values, the oldest first."""
+        private = Namespace((*self.namespace, "u", self.principal.user_id))
+        (grant,) = self.principal.grants
+        try:
+            entries = self.memories.searcher.list_user_entries(
+                self.principal, self.namespace, authors=grant.written_by or (), besides=private
+            )
+        except PermissionDenied:
+            return []
+        return sorted(entries, key=_age)
+
+    def newest_entries(self) -> list[LiveEntry]:
+        """The newest entry of each key, without values, the newest first."""
+        newest = {entry.key: entry for entry in self.entries_by_age()}
+        return sorted(newest.values(), key=_age, reverse=True)
+
+    def open(self, entries: Iterable[LiveEntry]) -> Iterator[Memory]:
+        """The memories of some entries, in their order."""
+        return self.memories.searcher.open_entries(self.principal, self.namespace, entries)
+
+    def get(self, key: str) -> Memory | None:
+        return next(self.open(entry for entry in self.newest_entries() if entry.key == key), None)
+
+    def search(self, **arguments: Any) -> SearchResults:
+        """Searches the newest memory of each key; takes the arguments of `Memories.search_entries`."""
+        return self.memories.searcher.search_entries(
+            self.principal, self.namespace, self.newest_entries(), **arguments
+        )
+
+    def page(self, limit: int, offset: int) -> SearchResults:
+        entries = self.newest_entries()[offset : offset + limit + 1]
+        memories, has_more = take_answer(self.open(entries), limit)
+        page = SearchResults(memories)
+        page.next_offset = offset + len(page) if has_more else None
+        return page
+
+
+def _age(entry: LiveEntry) -> tuple[int, int]:
+    return entry.written_at, entry.seq
+
+
+def take_answer(memories: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
+    """The first memories, up to `limit` and the size of one answer, and whether there are more."""
+    return take_page(memories, limit, lambda memory: len(msgspec.json.encode(memory.value)))
+
+
 class RecallBudget:
     """How many memories each session may still recall in its turn; a context begins a new turn.
 
@@ -95,8 +160,8 @@ class RecallBudget:
         """Begins a turn that may recall `limit` memories."""
         self._turns.put((rooms.agent.name, rooms.user, rooms.session_id), [limit])
 
-    def spend(self, rooms: Rooms, limit: int, search: Callable[[int], SearchResults]) -> SearchResults:
-        """Calls `search` with the number of memories it may find: `limit`, or less if less is left."""
+    def spend(self, rooms: Rooms, limit: int, search: Callable[..., SearchResults]) -> SearchResults:
+        """Calls `search` with the `limit` on memories it may find, or with less if less is left."""
         budget = [rooms.agent.memory.long_term.recall_budget]
         turn = self._turns.get((rooms.agent.name, rooms.user, rooms.session_id), budget)
         with self._mutex:
@@ -105,7 +170,7 @@ class RecallBudget:
         hits = SearchResults()
         hits.degraded = BUDGET_SPENT
         try:
-            hits = search(max_hits) if max_hits else hits
+            hits = search(limit=max_hits) if max_hits else hits
         finally:
             with self._mutex:
                 turn[0] += max_hits - len(hits)
@@ -121,8 +186,8 @@ class Turn:
     rooms: Rooms
     caller: Principal
     """The user for whom the agent acts."""
-    tools: Mapping[str, Tool] = field(default_factory=dict)
-    recalls: RecallBudget = field(default_factory=RecallBudget)
+    tools: Mapping[str, Tool]
+    recalls: RecallBudget
     _principals: dict[Namespace | Grant, Principal] = field(default_factory=dict)
 
     def principal_for(self, room: Namespace | Grant) -> Principal:
@@ -137,8 +202,15 @@ class Turn:
         caller, agent = self.caller, self.rooms.agent.name
         return Principal(caller.user_id, caller.client_id, caller.claims, agent, grants)
 
-    def room(self, room: Namespace | Grant | None) -> Room:
+    def room(self, room: Namespace | None) -> Room:
         """One of this turn's rooms; an agent without the room has no tool that works in it."""
         assert room is not None
-        namespace = room.namespace if isinstance(room, Grant) else room
-        return Room(self.memories, self.principal_for(room), namespace)
+        return Room(self.memories, self.principal_for(room), room)
+
+    @property
+    def child_rooms(self) -> ChildRooms | None:
+        """The child namespaces that the agent falls back to; None if it has no fallback."""
+        fallback = self.rooms.fallback
+        if fallback is None:
+            return None
+        return ChildRooms(self.memories, self.principal_for(fallback), fallback.namespace)
