@@ -2,67 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.browser import WIDE, Seen, chromium
+from tests.support.panel import ROLES, SPECS, WIDE, OpenPanel, Panel, Scheme, add_sample_data, run_chromium
 from tests.support.service import Service, serving
 from tests.support.tokens import FLAGS, token
 
-SPECS = """
-agents:
-  - name: helper
-    memory: {private: {}, facts: {}, long_term: {}, scratch: [agent], knowledge: {sources: [manuals]}}
-knowledge:
-  - {name: manuals, path: ./manuals}
-"""
-ROLES = {"user": [], "auditor": ["auditor"], "admin": ["admin"]}
-
 
 @pytest.fixture(scope="session")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("house")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("panel")
     (folder / "manuals").mkdir()
     (folder / "manuals" / "kettle.md").write_text("# Kettle\nDescale it once a month with vinegar.")
     (specs := folder / "agents.yaml").write_text(SPECS)
     with serving(folder, *FLAGS, "--agents", specs) as running:
         for user in (*ROLES, "alice"):
-            furnish(running, user)
+            add_sample_data(running, user)
         yield running
 
 
-def furnish(service: Service, user: str) -> None:
-    """Memories, a conversation and tool calls of a user."""
-    key = token(user)
-    for n, said in enumerate(("I drink green tea", "We fly to Rome", "The report is due")):
-        index = {"index": {"text": said}}
-        body = {"namespace": ["user", user, "notes"], "key": f"note-{n}", "value": {"text": said}, **index}
-        service.call("PUT", "/v1/memories", key, json=body).raise_for_status()
-    turns = [{"role": "user", "content": "I fly on Friday."}, {"role": "assistant", "content": "Noted."}]
-    at = "/v1/agents/helper/sessions/monday/turns"
-    service.call("POST", at, key, json={"messages": turns}).raise_for_status()
-    told = {"arguments": {"key": "coat", "content": "A light coat"}}
-    service.call("POST", "/v1/agents/helper/tools/remember", key, json=told).raise_for_status()
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """For no longer than a file: while it is there, an event loop runs, and other tests run their own."""
-    with chromium() as running:
+    """For this folder only: Playwright keeps an event loop running, and other tests run their own."""
+    with run_chromium() as running:
         yield running
+
+
+@pytest.fixture(scope="package")
+def idle_panels(browser: Browser) -> Iterator[list[Panel]]:
+    """Pages that tests have finished with: using one again takes half the time of making one."""
+    panels: list[Panel] = []
+    yield panels
+    for panel in panels:
+        panel.close()
 
 
 @pytest.fixture
-def panel(house: Service, browser: Browser) -> Iterator[Callable[..., Seen]]:
-    """Opens the panel as somebody; whatever went wrong in it fails the test."""
-    opened: list[Seen] = []
+def open_panel(service: Service, browser: Browser, idle_panels: list[Panel]) -> Iterator[OpenPanel]:
+    """Opens the panel as a user; an error in any of its scripts fails the test."""
+    opened: list[Panel] = []
 
-    def open_panel(user: str, *roles: str, width: int = WIDE, shade: str = "light") -> Seen:
-        opened.append(Seen(browser, house.url, width=width, shade=shade))
-        return opened[-1].sign_in(token(user, roles=[*roles]))
+    def open_as(user: str, *roles: str, width: int = WIDE, scheme: Scheme = "light") -> Panel:
+        panel = idle_panels.pop() if idle_panels else Panel(browser, service.url)
+        opened.append(panel)
+        panel.set_window(width, scheme)
+        return panel.sign_in(token(user, roles=[*roles]))
 
-    yield open_panel
-    for each in opened:
-        each.close()
+    yield open_as
+    for panel in opened:
+        assert not panel.errors, panel.errors
+        panel.sign_out()
+        idle_panels.append(panel)

@@ -28,9 +28,9 @@ PLANTED = ["", "x", "%00%ff", token("mallory"), f"{'0' * 64}.{token('mallory')}"
 class Session:
     """A browser that is signed in as `cookie`, with other cookies of its own choosing."""
 
-    def __init__(self, house: Service, headers: dict[str, str] | None = None) -> None:
-        self._house, self._headers = house, headers or {}
-        given = cookie_of(house, "cookie", headers)
+    def __init__(self, service: Service, headers: dict[str, str] | None = None) -> None:
+        self._house, self._headers = service, headers or {}
+        given = cookie_of(service, "cookie", headers)
         self.name, _, self.value = given.partition("=")
         self.csrf = self._ask([given]).json()["csrf"]
 
@@ -56,15 +56,15 @@ class Session:
         assert stored.status_code == 200, (cookies, stored.text)
 
 
-def cookie_of(house: Service, user: str, headers: dict[str, str] | None = None) -> str:
+def cookie_of(service: Service, user: str, headers: dict[str, str] | None = None) -> str:
     """The cookie that signing in gives, as a browser sends it back."""
-    answer = house.call("POST", "/panel/session", json={"token": token(user)}, headers=headers or {})
+    answer = service.call("POST", "/panel/session", json={"token": token(user)}, headers=headers or {})
     return str(answer.raise_for_status().headers["set-cookie"]).partition(";")[0]
 
 
 @pytest.fixture
-def session(house: Service) -> Session:
-    return Session(house)
+def session(service: Service) -> Session:
+    return Session(service)
 
 
 def test_cookies_of_a_neighbour_are_not_looked_at(session: Session) -> None:
@@ -84,9 +84,9 @@ def test_a_planted_cookie_of_our_name_neither_changes_nor_ends_a_session(session
     session.goes_on([f"{session.name}={session.value}"], [])
 
 
-def test_a_planted_cookie_alone_signs_nobody_in(house: Service) -> None:
+def test_a_planted_cookie_alone_signs_nobody_in(service: Service) -> None:
     for name, value in itertools.product((PLAIN, SECURE), PLANTED):
-        answer = house.call("GET", "/v1/me", headers={"cookie": f"{name}={value}"})
+        answer = service.call("GET", "/v1/me", headers={"cookie": f"{name}={value}"})
         assert_error(answer, 401, "unauthenticated")
 
 
@@ -96,53 +96,53 @@ def test_a_planted_cookie_alone_signs_nobody_in(house: Service) -> None:
      {"sec-fetch-site": "same-origin", "host": "memory.test"}],
 )  # fmt: skip
 def test_over_https_only_the_cookie_that_nobody_else_can_set_is_read(
-    house: Service, browser: dict[str, str]
+    service: Service, browser: dict[str, str]
 ) -> None:
-    planted = cookie_of(house, "mallory")
+    planted = cookie_of(service, "mallory")
     assert planted.startswith(f"{PLAIN}=")
-    answer = house.call("GET", "/v1/me", headers={**browser, "cookie": planted})
+    answer = service.call("GET", "/v1/me", headers={**browser, "cookie": planted})
     assert_error(answer, 401, "unauthenticated")
-    ours = cookie_of(house, "cookie", HTTPS)
+    ours = cookie_of(service, "cookie", HTTPS)
     assert ours.startswith(f"{SECURE}=")
     for cookies in (f"{planted}; {ours}", f"{ours}; {planted}"):
-        answer = house.call("GET", "/v1/me", headers={**browser, "cookie": cookies})
+        answer = service.call("GET", "/v1/me", headers={**browser, "cookie": cookies})
         assert answer.json()["user"] == "cookie"
-    secure = Session(house, HTTPS)
+    secure = Session(service, HTTPS)
     secure.goes_on([planted], [])
     secure.goes_on([], [planted])
 
 
 def test_without_https_a_page_keeps_its_session_when_somebody_plants_one_of_their_own(
-    house: Service, session: Session
+    service: Service, session: Session
 ) -> None:
     """Made by signing in, so that nothing but the page's own token tells the two apart."""
-    ours, theirs = f"{session.name}={session.value}", cookie_of(house, "mallory")
+    ours, theirs = f"{session.name}={session.value}", cookie_of(service, "mallory")
     for cookies in (f"{theirs}; {ours}", f"{ours}; {theirs}"):
         page = {"cookie": cookies, HEADER: session.csrf}
-        assert house.call("GET", "/v1/me", headers=page).json()["user"] == "cookie"
-        answer = house.call("GET", "/v1/me", headers={"cookie": cookies})
+        assert service.call("GET", "/v1/me", headers=page).json()["user"] == "cookie"
+        answer = service.call("GET", "/v1/me", headers={"cookie": cookies})
         assert "two sessions" in assert_error(answer, 401, "unauthenticated")["error"]
 
 
 @pytest.mark.parametrize("browser", [{}, HTTPS])
 def test_a_page_whose_cookie_was_replaced_is_refused_and_not_answered_as_somebody_else(
-    house: Service, browser: dict[str, str]
+    service: Service, browser: dict[str, str]
 ) -> None:
-    ours, theirs = Session(house, browser), cookie_of(house, "mallory", browser)
+    ours, theirs = Session(service, browser), cookie_of(service, "mallory", browser)
     page = {**browser, "cookie": theirs, HEADER: ours.csrf}
     body = {"namespace": ["user", "mallory", "notes"], "key": "k", "value": {"n": 1}}
     for answer in (
-        house.call("GET", "/v1/me", headers=page),
-        house.call("HEAD", "/v1/me", headers=page),
-        house.call("PUT", "/v1/memories", headers=page, json=body),
+        service.call("GET", "/v1/me", headers=page),
+        service.call("HEAD", "/v1/me", headers=page),
+        service.call("PUT", "/v1/memories", headers=page, json=body),
     ):
         assert answer.status_code == 401
     assert (
         "another session"
-        in assert_error(house.call("GET", "/v1/me", headers=page), 401, "unauthenticated")["error"]
+        in assert_error(service.call("GET", "/v1/me", headers=page), 401, "unauthenticated")["error"]
     )
     loaded_anew = {**browser, "cookie": theirs}
-    assert house.call("GET", "/v1/me", headers=loaded_anew).json()["user"] == "mallory"
+    assert service.call("GET", "/v1/me", headers=loaded_anew).json()["user"] == "mallory"
 
 
 def test_a_session_goes_on_in_every_worker_and_after_a_restart(tmp_path: Path) -> None:
@@ -164,12 +164,14 @@ UNITS = [
 
 
 @pytest.mark.parametrize("begin", ["x=", 'x="'])
-def test_the_cookies_of_a_stranger_cost_no_more_than_their_size_warrants(house: Service, begin: str) -> None:
+def test_the_cookies_of_a_stranger_cost_no_more_than_their_size_warrants(
+    service: Service, begin: str
+) -> None:
     def cost(size: int, unit: str) -> float:
-        started = processor_seconds(house.process.pid)
+        started = processor_seconds(service.process.pid)
         text = f'{begin}{unit * (size // len(unit))}"'
-        assert_error(house.call("GET", "/v1/me", headers={"cookie": text}), 401, "unauthenticated")
-        return processor_seconds(house.process.pid) - started
+        assert_error(service.call("GET", "/v1/me", headers={"cookie": text}), 401, "unauthenticated")
+        return processor_seconds(service.process.pid) - started
 
     def grows_too_fast(unit: str) -> bool:
         costs = [cost(size, unit) for size in SIZES]

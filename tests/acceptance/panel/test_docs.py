@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from playwright.sync_api import Browser
 
-from tests.support.browser import NEEDED, Seen
+from tests.support.panel import NEEDS_CHROMIUM, Panel
 from tests.support.service import Service
 from tests.support.tokens import token
 
-pytestmark = NEEDED
+pytestmark = NEEDS_CHROMIUM
 
 
 def test_a_call_can_be_tried_and_nothing_that_the_page_does_is_against_its_policy(
-    house: Service, browser: Browser
+    service: Service, browser: Browser
 ) -> None:
-    seen = Seen(browser, house.url)
-    page = seen.page
-    page.goto(f"{house.url}/docs")
+    panel = Panel(browser, service.url)
+    page = panel.page
+    page.goto(f"{service.url}/docs")
     page.click("button.authorize")
     page.fill(".auth-container input >> nth=0", token("reader"))
     page.click(".auth-container button.authorize >> nth=0")
@@ -29,14 +29,14 @@ def test_a_call_can_be_tried_and_nothing_that_the_page_does_is_against_its_polic
     assert "200" in answer
     assert '"reader"' in answer
     assert page.evaluate("getComputedStyle(document.querySelector('.opblock')).borderRadius") != "0px"
-    seen.close()
-    assert seen.complaints == []
+    panel.close()
+    assert panel.console_errors == []
 
 
-def test_no_other_page_can_put_it_into_a_frame(house: Service, browser: Browser) -> None:
+def test_no_other_page_can_put_it_into_a_frame(service: Service, browser: Browser) -> None:
     page = browser.new_page()
     for path in ("/docs", "/"):
-        page.set_content(f'<iframe src="{house.url}{path}"></iframe>')
+        page.set_content(f'<iframe src="{service.url}{path}"></iframe>')
         page.wait_for_load_state("networkidle")
         framed = page.frames[1]
         assert framed.query_selector("#ui, #main") is None

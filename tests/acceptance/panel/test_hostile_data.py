@@ -10,11 +10,11 @@ from urllib.parse import quote, urlencode
 import pytest
 from playwright.sync_api import Browser
 
-from tests.support.browser import NEEDED, Seen
+from tests.support.panel import NEEDS_CHROMIUM, Panel
 from tests.support.service import Service, serving
 from tests.support.tokens import FLAGS, token
 
-pytestmark = NEEDED
+pytestmark = NEEDS_CHROMIUM
 
 MARKUP = '<img src=x class=planted onerror="window.ran=1">'
 PROPERTIES: dict[str, Any] = {
@@ -104,11 +104,11 @@ def plant(service: Service, user: str) -> None:
 
 
 @pytest.fixture
-def seen(planted: Service, browser: Browser) -> Iterator[Seen]:
-    looking = Seen(browser, planted.url).sign_in(token(ADMIN, roles=["admin"]))
-    yield looking
-    looking.close()
-    assert looking.complaints == []
+def panel(planted: Service, browser: Browser) -> Iterator[Panel]:
+    admin = Panel(browser, planted.url).sign_in(token(ADMIN, roles=["admin"]))
+    yield admin
+    admin.close()
+    assert admin.console_errors == []
 
 
 def address(view: str, **asked: object) -> str:
@@ -131,32 +131,24 @@ def views() -> list[str]:
     ]  # fmt: skip
 
 
-def look(seen: Seen, view: str) -> None:
-    """Goes to a view in the page that is there, and opens all that can be opened."""
-    seen.page.evaluate(
-        """async (view) => {
-            const gone = new Promise((done) => addEventListener("hashchange", done, {once: true}));
-            location.hash = view;
-            await gone;
-        }""",
-        view,
-    )
-    seen.page.wait_for_selector("main:not([aria-busy]) h1")
-    seen.page.evaluate("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
+def show_with_details(panel: Panel, view: str) -> None:
+    """Goes to a view, and opens everything in it that can be opened."""
+    panel.show(view)
+    panel.page.evaluate("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
 
 
-def test_what_is_stored_is_shown_as_text_in_every_view(seen: Seen) -> None:
+def test_what_is_stored_is_shown_as_text_in_every_view(panel: Panel) -> None:
     for view in views():
-        look(seen, view)
-        seen.page.wait_for_load_state("networkidle")
-        assert seen.page.evaluate(HAS_MARKUP) == [], view
-        assert "That did not work" not in seen.text, (view, seen.text)
-        assert MARKUP in seen.text or view in WITHOUT_NAMES, (view, seen.text)
+        show_with_details(panel, view)
+        panel.wait_for_answers()
+        assert panel.page.evaluate(HAS_MARKUP) == [], view
+        assert "That did not work" not in panel.text, (view, panel.text)
+        assert MARKUP in panel.text or view in WITHOUT_NAMES, (view, panel.text)
 
 
-def test_a_message_that_is_an_object_is_shown_as_json(seen: Seen) -> None:
-    look(seen, address("conversations", agent=AGENT, user=USER, session=SESSION))
-    shown = seen.text
+def test_a_message_that_is_an_object_is_shown_as_json(panel: Panel) -> None:
+    show_with_details(panel, address("conversations", agent=AGENT, user=USER, session=SESSION))
+    shown = panel.text
     assert shown.count('"innerHTML"') >= 6, shown
     assert MARKUP in shown
 
@@ -170,6 +162,7 @@ TRY_EVERY_FIELD = """async ([view, hostile]) => {
         copy[first] = changed(answer[first], rest);
         return copy;
     };
+    document.documentElement.style.display = "none";  // it is not drawn, which would take most of the time
     window.EventSource = class extends EventTarget { close() {} };
     window.fetch = async (url, options) => {
         const method = options?.method ?? "GET", name = `${method} ${url} ${options?.body ?? ""}`;
@@ -213,13 +206,14 @@ TRY_EVERY_FIELD = """async ([view, hostile]) => {
 
 def test_no_field_of_any_answer_can_become_markup(planted: Service, browser: Browser) -> None:
     """Also of those that today's server never fills with anything but its own words."""
-    seen = Seen(browser, planted.url).sign_in(token(ADMIN, roles=["admin"]))
+    panel = Panel(browser, planted.url).sign_in(token(ADMIN, roles=["admin"]))
+    panel.open("explore")
     wrong, tried = [], 0
     for view in views():
-        fields, found = seen.page.evaluate(TRY_EVERY_FIELD, [view, PROPERTIES])
+        fields, found = panel.page.evaluate(TRY_EVERY_FIELD, [view, PROPERTIES])
         tried += fields
         wrong += [(view, *each) for each in found]
     assert tried > 300
     assert wrong == []
     drawn = "Error: <"  # of a plot whose numbers are none
-    assert [each for each in seen.complaints if not each.startswith(drawn)] == []
+    assert [each for each in panel.console_errors if not each.startswith(drawn)] == []

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.acceptance.panel.conftest import ROLES
-from tests.support.browser import NARROW, NEEDED, WIDE, Seen
+from tests.support.panel import NARROW, NEEDS_CHROMIUM, ROLES, WIDE, OpenPanel, Scheme
 
-pytestmark = NEEDED
-Open = Callable[..., Seen]
+pytestmark = NEEDS_CHROMIUM
 
 OF_ALL = {
     "agents": "agent:helper:u:",
@@ -33,18 +29,17 @@ OF_OPERATORS = {
 
 
 @pytest.mark.parametrize(
-    ("role", "width", "shade"),
+    ("role", "width", "scheme"),
     [
-        ("user", WIDE, "dark"),
+        ("user", WIDE, "light"),
         ("auditor", NARROW, "light"),
-        ("admin", WIDE, "light"),
-        ("admin", NARROW, "dark"),
+        ("admin", WIDE, "dark"),
     ],
 )
 def test_every_view_is_whole_readable_by_all_and_never_wider_than_the_screen(
-    panel: Open, role: str, width: int, shade: str
+    open_panel: OpenPanel, role: str, width: int, scheme: Scheme
 ) -> None:
-    seen = panel(role, *ROLES[role], width=width, shade=shade)
+    panel = open_panel(role, *ROLES[role], width=width, scheme=scheme)
     memory = f"memory?ns=user&ns={role}&ns=notes&key=note-0"
     views = {**OF_ALL, memory: "History (1)", **(OF_OPERATORS if ROLES[role] else {})}
     if role == "admin":
@@ -52,34 +47,40 @@ def test_every_view_is_whole_readable_by_all_and_never_wider_than_the_screen(
         views["agents?agent=helper&user=alice"] = "user:alice:long-term:all"
         views["conversations?agent=helper&user=alice&session=monday"] = "I fly on Friday."
     for view, expected in views.items():
-        seen.show(view)
-        assert expected in seen.text, (view, seen.text)
-        assert "That did not work" not in seen.text, (view, seen.text)
-        assert seen.scroll_width <= width, view
-        assert seen.violations() == [], view
+        panel.show(view)
+        assert expected in panel.text, (view, panel.text)
+        assert "That did not work" not in panel.text, (view, panel.text)
+        assert panel.scroll_width <= width, view
+        assert panel.accessibility_problems() == [], view
+        panel.set_window(NARROW, scheme)
+        assert panel.scroll_width <= NARROW, view
+        panel.set_window(width, scheme)
 
 
-def test_a_user_is_shown_no_administration_and_is_refused_it_at_its_address(panel: Open) -> None:
-    seen = panel("user")
-    assert "Admin" not in seen.page.inner_text("#top")
-    seen.show("admin?page=people&user=alice")
-    assert "You may not see this" in seen.text
+def test_a_user_is_shown_no_administration_and_is_refused_it_at_its_address(open_panel: OpenPanel) -> None:
+    panel = open_panel("user")
+    panel.show("agents")
+    assert "Admin" not in panel.page.inner_text("#top")
+    panel.show("admin?page=people&user=alice")
+    assert "You may not see this" in panel.text
 
 
-def test_an_auditor_looks_and_is_offered_nothing_that_changes_what_is_looked_after(panel: Open) -> None:
-    seen = panel("auditor", "auditor")
+def test_an_auditor_looks_and_is_offered_nothing_that_changes_what_is_looked_after(
+    open_panel: OpenPanel,
+) -> None:
+    panel = open_panel("auditor", "auditor")
     for view in (
         "admin?page=people&user=alice",
         "admin?page=policies",
         "admin?page=keys",
         "admin?page=index",
     ):
-        buttons = seen.show(view).locator("main button").all_inner_texts()
+        buttons = panel.show(view).locator("main button").all_inner_texts()
         assert {*buttons} <= {"Show what is held"}, (view, buttons)
 
 
-def test_every_view_can_be_reached_by_keys_alone(panel: Open) -> None:
-    page = panel("user").show("agents")
+def test_every_view_can_be_reached_by_keys_alone(open_panel: OpenPanel) -> None:
+    page = open_panel("user").show("agents")
     reached = set()
     for _ in range(30):
         page.keyboard.press("Tab")
@@ -87,8 +88,8 @@ def test_every_view_can_be_reached_by_keys_alone(panel: Open) -> None:
     assert {"Agents", "Explore", "Prompt", "Conversations", "Map", "Activity", "Sign out"} <= reached
 
 
-def test_the_way_past_the_navigation_leads_to_the_content_of_the_same_view(panel: Open) -> None:
-    page = panel("user").show("explore")
+def test_the_way_past_the_navigation_leads_to_the_content_of_the_same_view(open_panel: OpenPanel) -> None:
+    page = open_panel("user").show("explore")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
@@ -106,34 +107,36 @@ OF_ALICE = (
 )
 
 
-def test_whoever_looks_at_other_peoples_memories_is_told_once_that_it_is_recorded(panel: Open) -> None:
-    seen = panel("admin", "admin")
+def test_whoever_looks_at_other_peoples_memories_is_told_once_that_it_is_recorded(
+    open_panel: OpenPanel,
+) -> None:
+    panel = open_panel("admin", "admin")
     for view in OF_ALICE:
-        seen.show(view)
-        assert seen.text.count(RECORDED) == 1, (view, seen.text)
-        seen.show(view.replace("alice", "admin"))
-        assert RECORDED not in seen.text, view
-    seen.show("agents?agent=helper&user=alice")
-    assert RECORDED not in seen.text, "rooms that are closed show counts"
-    seen.page.click("text=user:alice:long-term:all")
-    seen.page.click("text=agent:helper:u:alice")
-    seen.page.wait_for_selector("text=A light coat")
-    assert seen.text.count(RECORDED) == 1, "in the room that shows something"
-    assert seen.violations() == []
+        panel.show(view)
+        assert panel.text.count(RECORDED) == 1, (view, panel.text)
+        panel.show(view.replace("alice", "admin"))
+        assert RECORDED not in panel.text, view
+    panel.show("agents?agent=helper&user=alice")
+    assert RECORDED not in panel.text, "rooms that are closed show counts"
+    panel.page.click("text=user:alice:long-term:all")
+    panel.page.click("text=agent:helper:u:alice")
+    panel.page.wait_for_selector("text=A light coat")
+    assert panel.text.count(RECORDED) == 1, "in the room that shows something"
+    assert panel.accessibility_problems() == []
 
 
-def test_a_user_without_a_role_is_told_nothing_about_the_audit_log(panel: Open) -> None:
-    seen = panel("user")
+def test_a_user_without_a_role_is_told_nothing_about_the_audit_log(open_panel: OpenPanel) -> None:
+    panel = open_panel("user")
     for view in OF_ALL:
-        seen.show(view)
-        assert "audit log" not in seen.text, view
+        panel.show(view)
+        assert "audit log" not in panel.text, view
 
 
-def test_the_audit_log_shows_who_looked_at_whose_memories(panel: Open) -> None:
-    seen = panel("admin", "admin")
-    seen.show("explore?ns=user&ns=alice")
-    seen.show("admin?page=audit")
-    row = seen.page.locator("tr", has_text='"operation":"newest"').first.inner_text()
+def test_the_audit_log_shows_who_looked_at_whose_memories(open_panel: OpenPanel) -> None:
+    panel = open_panel("admin", "admin")
+    panel.show("explore?ns=user&ns=alice")
+    panel.show("admin?page=audit")
+    row = panel.page.locator("tr", has_text='"operation":"newest"').first.inner_text()
     assert "admin" in row
     assert "memories.read" in row
     assert "alice" not in row
