@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md, its picture and CONTRIBUTING.md name folders and files that exist, in the order of the contract."""
+"""ARCHITECTURE.md, its picture and CONTRIBUTING.md name folders and files as they are."""
 
 from __future__ import annotations
 
