@@ -46,8 +46,9 @@ def once_before_the_next_batch(
             happens()
         return write(*args, **more)
 
+    writer = memory.memories.writer
     for name in ("batch", "batch_in_session"):
-        monkeypatch.setattr(memory.memories, name, partial(between, getattr(memory.memories, name)))
+        monkeypatch.setattr(writer, name, partial(between, getattr(writer, name)))
 
 
 def texts(alice: AgentsHandle, session: str) -> str:
@@ -152,7 +153,7 @@ def test_a_call_that_still_searches_gives_back_to_its_own_turn() -> None:
     budget, searching, go_on = RecallBudget(), threading.Event(), threading.Event()
     budget.begin(rooms, 3)
 
-    def slow(most: int) -> SearchResults:
+    def slow(limit: int) -> SearchResults:
         searching.set()
         go_on.wait(10)
         return SearchResults()
@@ -163,7 +164,7 @@ def test_a_call_that_still_searches_gives_back_to_its_own_turn() -> None:
     budget.begin(rooms, 0)  # a context that gave all three
     go_on.set()
     call.join()
-    assert budget.spend(rooms, 3, lambda most: pytest.fail(f"{most} more")) == []
+    assert budget.spend(rooms, 3, lambda limit: pytest.fail(f"{limit} more")) == []
 
 
 def _rooms(budget: int) -> Rooms:
@@ -222,7 +223,8 @@ def test_a_wipe_takes_what_of_an_upload_was_written_when_it_broke_off(
 ) -> None:
     parts = "\n".join(f"## Day {k}\n\nOn day {k} Quetzal and I went to Porto.\n" for k in range(500))
     editor = agents.as_user("writer")
-    batch, calls = memory.memories.writer.batch, list[int]()
+    writer, calls = memory.memories.writer, list[int]()
+    batch = writer.batch
 
     def breaking(*args: Any) -> Any:
         calls.append(1)
@@ -230,7 +232,7 @@ def test_a_wipe_takes_what_of_an_upload_was_written_when_it_broke_off(
             raise RuntimeError("killed")
         return batch(*args)
 
-    monkeypatch.setattr(memory.memories, "batch", breaking)
+    monkeypatch.setattr(writer, "batch", breaking)
     with pytest.raises(RuntimeError):
         editor.put_document("manuals", "diary.md", f"# Diary\n\n{parts}")
     monkeypatch.undo()

@@ -187,8 +187,8 @@ def test_a_sync_that_was_broken_off_is_taken_up_again(source: Any, monkeypatch: 
     knowledge, handle, folder = source
     sections = "\n".join(f"## Part {n}\n\nThis is part number {n} of the long guide.\n" for n in range(500))
     (folder / "long.md").write_text(f"# Long\n\n{sections}")
-    memories, calls = knowledge._memories, []
-    batch = memories.batch
+    writer, calls = knowledge._memories.writer, []
+    batch = writer.batch
 
     def breaking(*args: Any) -> Any:
         calls.append(args)
@@ -196,7 +196,7 @@ def test_a_sync_that_was_broken_off_is_taken_up_again(source: Any, monkeypatch: 
             raise RuntimeError("killed")
         return batch(*args)
 
-    monkeypatch.setattr(memories, "batch", breaking)
+    monkeypatch.setattr(writer, "batch", breaking)
     with pytest.raises(RuntimeError):
         handle.sync_source("manuals")
     monkeypatch.undo()
