@@ -95,3 +95,17 @@ def test_a_prefix_has_two_names_in_calls(tmp_path: Path) -> None:
         assert store.namespaces(**old) == [("user", "noop", "a")]
         with pytest.raises(TypeError):
             store.search("user:noop:a", **old)
+
+
+def test_both_kinds_of_calls_take_the_arguments_of_a_tool_alike(tmp_path: Path) -> None:
+    with alcove.Alcove(tmp_path / "memory.db", keys=MemoryKey(), settings=QUIET, embedder=None) as store:
+        agents, helper = store.agent("helper").agents, store.agent("helper")
+        entry = {"content": "Tea at five.", "type": "fact"}
+        agents.call("helper", "memory_remember", entry)
+        agents.call("helper", "memory_remember", '{"content": "Tea at six."}')
+        helper.call("memory_remember", content="Tea at seven.")
+        found = helper.call("memory_recall", {"query": "tea"}, limit=2).result
+        assert len(found["items"]) == 2
+        assert agents.spec("helper") == agents.agent("helper")
+        with pytest.raises(alcove.InvalidRequest, match="arguments"):
+            helper.call("memory_recall", "[1]")

@@ -30,7 +30,7 @@ class AgentOperations:
     agents = Operation(
         Agents.agents, "GET /v1/agents", "The agents the caller may use", answer_field="agents"
     )
-    agent = Operation(Agents.agent, f"GET {_AGENT}", "One agent's spec")
+    spec = Operation(Agents.agent, f"GET {_AGENT}", "One agent's spec")
     teams = Operation(Agents.teams, "GET /v1/teams", "The teams the caller may use", answer_field="teams")
     rooms = Operation(
         Agents.rooms,

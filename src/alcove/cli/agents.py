@@ -102,7 +102,7 @@ def show_agent(
     """
     match what:
         case "spec":
-            spec = agents.agent(agent)
+            spec = agents.spec(agent)
             show(spec, plain(compact(spec)))
         case "tools":
             show_table(agents.tools(agent, format if as_json() else "mcp", team),

@@ -48,7 +48,7 @@ def chat(agents: AgentsHandle, agent: str, message: str | None = None, session: 
     if message is not None:
         talk.say(message)
         return
-    agents.agent(agent)
+    agents.spec(agent)
     if sys.stdin.isatty():
         click.echo(
             f"{plain(agent)}, session {plain(talk.session)}. /help says what you can do here.", err=True

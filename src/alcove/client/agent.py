@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Said = Sequence[Message | Mapping[str, Any]]
 """Messages as chat APIs have them: `{"role": "user", "content": "…"}`."""
+ToolArguments = Mapping[str, Any] | str | None
+"""The arguments of a tool, as an object or as the JSON that a model gave."""
 SESSION = "default"
 """The conversation where none is named."""
 
@@ -49,9 +51,10 @@ class AgentHandle:
         """The agent's memory tools, as a provider wants to be told of them."""
         return self.agents.tools(self.name, format)
 
-    def call(self, tool: str, arguments: Mapping[str, Any] | str) -> Answer:
-        """Runs one of them with the arguments that a model gave, as an object or as JSON."""
-        return self.agents.call_with(self.name, tool, _object(arguments), session_id=self.session_id)
+    def call(self, tool: str, arguments: ToolArguments = None, /, **more_arguments: Any) -> Answer:
+        """Runs one of the tools; `arguments` are an object or JSON, and may also be passed by keyword."""
+        parsed = parse_arguments(arguments, more_arguments)
+        return self.agents.call_with(self.name, tool, parsed, session_id=self.session_id)
 
 
 @dataclass(frozen=True)
@@ -78,15 +81,17 @@ class AsyncAgentHandle:
         """The agent's memory tools, as a provider wants to be told of them."""
         return await self.agents.tools(self.name, format)
 
-    async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> Answer:
-        """Runs one of them with the arguments that a model gave, as an object or as JSON."""
-        return await self.agents.call_with(self.name, tool, _object(arguments), session_id=self.session_id)
+    async def call(self, tool: str, arguments: ToolArguments = None, /, **more_arguments: Any) -> Answer:
+        """Runs one of the tools; `arguments` are an object or JSON, and may also be passed by keyword."""
+        parsed = parse_arguments(arguments, more_arguments)
+        return await self.agents.call_with(self.name, tool, parsed, session_id=self.session_id)
 
 
-def _object(arguments: Mapping[str, Any] | str) -> Mapping[str, Any]:
-    if isinstance(arguments, Mapping):
-        return arguments
-    try:
-        return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
-    except (TypeError, ValueError, RecursionError):
-        raise InvalidRequest("arguments", "an object, or JSON of one") from None
+def parse_arguments(arguments: ToolArguments, more: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of a tool as one mapping, with those that were passed by keyword."""
+    if not isinstance(arguments, Mapping):
+        try:
+            arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+        except (TypeError, ValueError, RecursionError):
+            raise InvalidRequest("arguments", "an object, or JSON of one") from None
+    return {**arguments, **more}

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from alcove.agents.tools import Answer
 from alcove.api.operation import AsyncHandle, Operation, Streaming
 from alcove.api.operations import AdminOperations
 from alcove.client import is_url
-from alcove.client.agent import SESSION, AsyncAgentHandle
+from alcove.client.agent import SESSION, AsyncAgentHandle, ToolArguments, parse_arguments
 from alcove.client.embedded import Alcove, LocalTransport
 from alcove.client.http import Server
 from alcove.client.http_transport import MAX_CALLS, AwaitingTransport, HttpTransport
@@ -71,6 +72,24 @@ class AsyncAgentsHandle(OverAgents, AsyncHandle):
     def of(self, name: str, *, session_id: str = SESSION) -> AsyncAgentHandle:
         """One of these agents, in one conversation."""
         return AsyncAgentHandle(self, name, session_id)
+
+    async def call(
+        self,
+        agent: str,
+        tool: str,
+        arguments: ToolArguments = None,
+        /,
+        *,
+        session_id: str | None = None,
+        team: str | None = None,
+        instances: Mapping[str, str] | None = None,
+        **more_arguments: Any,
+    ) -> Answer:
+        """Runs one of an agent's tools, as `AgentsHandle.call` does."""
+        parsed = parse_arguments(arguments, more_arguments)
+        return await self.call_with(
+            agent, tool, parsed, session_id=session_id, team=team, instances=instances
+        )
 
 
 class AsyncAlcove(OverStore, AsyncHandle):

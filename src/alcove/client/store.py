@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from alcove.agents.service import Agents
 from alcove.agents.tools import Answer
 from alcove.api.agent_operations import (
     AgentOperations,
@@ -18,10 +17,9 @@ from alcove.api.agent_operations import (
     KnowledgeOperations,
     SessionOperations,
 )
-from alcove.api.messages import ToolAnswer
 from alcove.api.operation import Handle, Operation
 from alcove.api.operations import AdminOperations, MemoryOperations
-from alcove.client.agent import SESSION, AgentHandle
+from alcove.client.agent import SESSION, AgentHandle, ToolArguments, parse_arguments
 from alcove.client.open_store import FileOperations, Specs, StoreOperations
 from alcove.core.principal import Principal
 from alcove.llm import LLM
@@ -90,37 +88,13 @@ class OverStore(MemoryOperations, StoreOperations, OverTransport):
         return self.as_principal(self.transport.user(user_id, roles))
 
 
-def _call(
-    agents: Agents,
-    principal: Principal,
-    agent: str,
-    tool: str,
-    /,
-    *,
-    session_id: str | None = None,
-    team: str | None = None,
-    instances: Mapping[str, str] | None = None,
-    **arguments: Any,
-) -> Answer:
-    """Runs one of an agent's tools: a structured result, and the words for the model.
-
-    `session_id`, `team` and `instances` (the id of the workflow, swarm or debate) say where the call is
-    made; everything else is an argument of the tool. `call_with` takes the arguments as a mapping.
-    """
-    return agents.call(
-        principal, agent, tool, arguments, session_id=session_id, team=team, instances=instances
-    )
-
-
 class OverAgents(
     AgentOperations, SessionOperations, KnowledgeOperations, ChatOperations, ChatStreaming, OverTransport
 ):
     """What `AgentsHandle` and `AsyncAgentsHandle` have in common."""
 
     keep_sessions = SessionOperations.prune_sessions  # its name in earlier versions
-    call = Operation(
-        _call, AgentOperations.call_with.route, "Call a tool", service="Agents", answer_record=ToolAnswer
-    )
+    agent = AgentOperations.spec  # its name in earlier versions
 
     def as_user(self, user_id: str, *, groups: Iterable[str] = ()) -> Self:
         """The same agents, acting for this user, who is in these groups."""
@@ -149,6 +123,26 @@ class AgentsHandle(OverAgents, Handle):
     def of(self, name: str, *, session_id: str = SESSION) -> AgentHandle:
         """One of these agents, in one conversation."""
         return AgentHandle(self, name, session_id)
+
+    def call(
+        self,
+        agent: str,
+        tool: str,
+        arguments: ToolArguments = None,
+        /,
+        *,
+        session_id: str | None = None,
+        team: str | None = None,
+        instances: Mapping[str, str] | None = None,
+        **more_arguments: Any,
+    ) -> Answer:
+        """Runs one of an agent's tools; returns a structured result, and text for the model.
+
+        `arguments`: those of the tool, as an object or as JSON; you can also pass them by keyword.
+        `session_id`, `team`, `instances` (ids of runs, by kind): where the call is made.
+        """
+        parsed = parse_arguments(arguments, more_arguments)
+        return self.call_with(agent, tool, parsed, session_id=session_id, team=team, instances=instances)
 
     @property
     def memories(self) -> MemoriesHandle:

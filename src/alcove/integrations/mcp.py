@@ -123,7 +123,7 @@ async def _read(at: Connected, asked: types.ReadResourceRequestParams) -> Told:
 
 
 async def _prompts(at: Connected, asked: types.PaginatedRequestParams) -> Told:
-    await at.memory.agent(at.agent)
+    await at.memory.spec(at.agent)
     message = {"name": "message", "description": "What you are about to say.", "required": True}
     about = f"A message with what {at.agent} remembers that bears on it."
     return {"prompts": [{"name": PROMPT, "description": about, "arguments": [message]}]}
@@ -152,7 +152,7 @@ def make_server() -> Server[Connected]:
         at: Connected = ctx.lifespan_context
         try:
             if ctx.method in ("initialize", "server/discover"):
-                await at.memory.agent(at.agent)
+                await at.memory.spec(at.agent)
             return await call_next(ctx)
         except AlcoveError as error:
             code = types.INVALID_PARAMS if STATUS[error.code] < 500 else types.INTERNAL_ERROR

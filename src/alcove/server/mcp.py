@@ -142,7 +142,7 @@ class McpEdge:
         """Notifications for as long as the client stays."""
         await self._load_exchanges()
         at = self._connection(request)
-        await at.memory.agent(at.agent)
+        await at.memory.spec(at.agent)
         return self._stream(notices(at))
 
     async def nowhere(self, request: Request) -> Struct:

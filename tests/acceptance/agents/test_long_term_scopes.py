@@ -136,7 +136,7 @@ def test_a_spec_decides_where_memories_go_by_default(memory: Alcove, alice: Agen
     assert remember(alice, TEA, agent="wide").startswith("all-")
     assert remember(alice, DRINKS[0], agent="wide", scope="agent").startswith("agent-")
     assert remember(alice, DRINKS[1]).startswith("agent-")
-    assert alice.agent("wide").memory.long_term.recall_budget == 7
+    assert alice.spec("wide").memory.long_term.recall_budget == 7
     for agent, default in (("wide", "all"), ("bot", "agent")):
         (told, *_) = alice.tools(agent, "mcp")
         scope = told["inputSchema"]["properties"]["scope"]
