@@ -1,7 +1,7 @@
-"""The `alcove` command: one module for memories, agents, what admins do, and running a store.
+"""The `alcove` command.
 
-Exit codes, for scripts: 0 it is done, 1 it is not there or something was found wrong, 2 the input was wrong
-or refused, 3 the store or the server cannot take it now.
+Exit codes, for scripts: 0 done, 1 not found or a problem found, 2 wrong input or refused, 3 the store or the
+server is not available now.
 """
 
 from __future__ import annotations
@@ -11,26 +11,39 @@ from typing import NoReturn
 
 import click
 
-from alcove.cli import admin, agents, chat, context, demo, mcp, memories, operating, overview
-from alcove.cli.output import plain
+from alcove.cli import admin, agents, chat, context, demo, maintenance, mcp, memories, transfer
+from alcove.cli.output import escape
 from alcove.core import __version__
 from alcove.core.errors import AlcoveError, NotFound, RateLimited, Unavailable, UpstreamFailed
 
+GROUPS = {
+    "Memories": memories.COMMANDS,
+    "Overview": memories.OVERVIEW,
+    "Agents": [*chat.COMMANDS, *agents.COMMANDS, mcp.mcp, demo.demo],
+    "Context and conversations": context.COMMANDS,
+    "Events and history": memories.TIMELINE,
+    "Users and their data": admin.PEOPLE,
+    "Export, import and backup": transfer.COMMANDS,
+    "Maintenance": maintenance.UPKEEP,
+    "Policies, settings and API keys": admin.RULES,
+    "Server and command line": maintenance.SERVING,
+}
 
-class Explained(click.Group):
-    """Ends with our errors' own words and an exit code, never with a stack; lists commands by group."""
+
+class AlcoveGroup(click.Group):
+    """Prints errors of ours as one line with an exit code, never a stack trace; lists commands by group."""
 
     def invoke(self, context: click.Context) -> NoReturn:
         try:
             code = super().invoke(context)
             sys.stdout.flush()
         except AlcoveError as error:
-            click.echo("alcove: " + plain(error.message, keep="\n"), err=True)
+            click.echo("alcove: " + escape(error.message, keep="\n"), err=True)
             sys.exit(exit_code(error))
-        except BrokenPipeError:  # `alcove export | head`: the reader has had enough
+        except BrokenPipeError:  # `alcove export | head`: the reader has closed the pipe
             sys.stderr.close()
             sys.exit(0)
-        except OSError as error:  # of a file that was named, or of where the output goes
+        except OSError as error:  # of a file that was named, or of the output
             click.echo(f"alcove: {error}", err=True)
             sys.exit(2)
         sys.exit(code)
@@ -42,38 +55,24 @@ class Explained(click.Group):
 
 
 def exit_code(error: AlcoveError) -> int:
-    """What a script is told: an error without a class of its own is the server's, not the caller's."""
+    """The exit code for an error; one without a class of its own is the server's fault, not the caller's."""
     if isinstance(error, NotFound):
         return 1
-    later = isinstance(error, Unavailable | RateLimited | UpstreamFailed) or type(error) is AlcoveError
-    return 3 if later else 2
-
-
-GROUPS = {
-    "Memories": memories.COMMANDS,
-    "Looking": overview.COMMANDS,
-    "Agents": [*chat.COMMANDS, *agents.COMMANDS, mcp.mcp, demo.demo],
-    "What reaches a prompt": context.COMMANDS,
-    "What was": memories.TIMELINE,
-    "People": admin.PEOPLE,
-    "Moving": operating.MOVING,
-    "Upkeep": operating.UPKEEP,
-    "Rules": admin.RULES,
-    "Serving": operating.SERVING,
-}
+    is_ours = isinstance(error, Unavailable | RateLimited | UpstreamFailed) or type(error) is AlcoveError
+    return 3 if is_ours else 2
 
 
 @click.group(
-    cls=Explained,
+    cls=AlcoveGroup,
     commands=[command for commands in GROUPS.values() for command in commands],
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""\b
 Stores: --at memory.db or --at http://127.0.0.1:8080, or the variable ALCOVE_AT.
-Namespaces are typed user:alice:notes; a ':' or '%' inside a segment is %3A or %25.
-Exit codes: 0 done, 1 not there or something found, 2 wrong or refused, 3 unavailable.
+Type namespaces as user:alice:notes; write ':' or '%' inside a segment as %3A or %25.
+Exit codes: 0 done, 1 not found or a problem found, 2 wrong or refused, 3 unavailable.
 Completion:  eval "$(alcove completion bash)"
 """,
 )
 @click.version_option(__version__, prog_name="alcove")
 def main() -> None:
-    """Memory for AI agents: private rooms, common rooms, and nobody in a room that is not theirs."""
+    """Memory for AI agents: private per agent and user, shared where a team says so."""

@@ -1,30 +1,30 @@
-"""Agents: who there is, what they have, what they did, calling their tools, and their runs and rooms."""
+"""Commands for agents: their specs, tools and rooms, calls of tools, and runs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from alcove.cli.memories import show_coming
-from alcove.cli.output import as_json, compact, confirm, count, plain, show, show_table
-from alcove.cli.store import by_offset, command, given, pair
+from alcove.cli.command import by_offset, command, parse_object, parse_pair
+from alcove.cli.memories import follow_events
+from alcove.cli.output import as_json, confirm, count, escape, show, show_table, to_json
 from alcove.core.settings import Settings
 
 if TYPE_CHECKING:
     from alcove.agents.runs import Run
     from alcove.client.store import AgentsHandle
 
-_MOST_RUNS = 100
+_MAX_RUNS = 100
 
 
 @command("agents", cls=click.Group, invoke_without_command=True)
-@click.option("--teams", is_flag=True, help="The teams instead.")
+@click.option("--teams", is_flag=True, help="List the teams instead.")
 def list_agents(agents: AgentsHandle, *, teams: bool) -> None:
-    """List the agents you may use, or the teams.
+    """List the agents or teams you may use, or check and convert specs.
 
     \b
     Examples:
@@ -37,7 +37,14 @@ def list_agents(agents: AgentsHandle, *, teams: bool) -> None:
         show_table(agents.teams(), columns, empty="no teams")
         return
     show_table(agents.agents(), "agent=name, role, owner, tools, rooms", empty="no agents",
-              tools=lambda a: len(agents.tools(a.name)), rooms=lambda a: _rooms(a.memory))  # fmt: skip
+              tools=lambda agent: len(agents.tools(agent.name)),
+              rooms=lambda agent: _list_rooms(agent.memory))  # fmt: skip
+
+
+def _list_rooms(memory: Any) -> str:
+    blocks = [name for name in ("private", "facts", "long_term") if getattr(memory, name).enabled]
+    pools = [count(len(memory.pools), "pool")] if memory.pools else []
+    return ", ".join([*blocks[:1], *pools, *memory.scratch, *blocks[1:]])
 
 
 assert isinstance(list_agents, click.Group)
@@ -46,68 +53,71 @@ assert isinstance(list_agents, click.Group)
 @command(group=list_agents)
 @click.argument("path", metavar="FILE|FOLDER")
 @click.option("--max-depth", envvar="ALCOVE_MAX_DEPTH", default=Settings().max_depth, show_default=True,
-              help="Segments in a namespace.")  # fmt: skip
+              help="Maximum number of segments in a namespace.")  # fmt: skip
 def check(path: str, max_depth: int) -> None:
     """Check specs, without a store.
 
     \b
-    All that is wrong is said at once, and the exit code is 2.
+    Lists all problems at once; the exit code is then 2.
     Example:  alcove agents check agents.yaml
     """
-    from alcove.agents.specs.loading import load  # noqa: PLC0415  loads YAML, which few calls need
+    from alcove.agents.specs.loading import load  # noqa: PLC0415  loads YAML, which few commands need
 
-    found = load(path, max_depth=max_depth)
-    for warning in found.warnings:
-        click.echo(f"warning: {plain(warning)}", err=True)
-    told = {"agents": sorted(found.agents), "teams": sorted(found.teams), "warnings": found.warnings}
-    show(told, f"ok: {count(len(found.agents), 'agent')}, {count(len(found.teams), 'team')}")
+    specs = load(path, max_depth=max_depth)
+    _show_warnings(specs.warnings)
+    names = {"agents": sorted(specs.agents), "teams": sorted(specs.teams), "warnings": specs.warnings}
+    show(names, f"ok: {count(len(specs.agents), 'agent')}, {count(len(specs.teams), 'team')}")
 
 
 @command(group=list_agents)
 @click.argument("path", metavar="FILE|FOLDER", type=click.Path(path_type=Path))
 def convert(path: Path) -> None:
-    """Print specs of any accepted spelling in Alcove's own form.
+    """Print specs of any accepted form in Alcove's own form.
 
     \b
     Needs no store. Fields for other programs are left out, each with a warning.
     Example:  alcove agents convert theirs.yaml > agents.yaml
     """
-    from alcove.agents.specs import loading  # noqa: PLC0415  loads YAML, which few calls need
+    from alcove.agents.specs import loading  # noqa: PLC0415  loads YAML, which few commands need
 
     specs = loading.read_valid_specs(path)
-    for warning in specs.warnings:
-        click.echo(f"warning: {plain(warning)}", err=True)
+    _show_warnings(specs.warnings)
     show(loading.to_own_form(specs), loading.to_yaml(specs).rstrip("\n"))
 
 
-def _rooms(memory: Any) -> str:
-    blocks = [name for name in ("private", "facts", "long_term") if getattr(memory, name).enabled]
-    pools = [count(len(memory.pools), "pool")] if memory.pools else []
-    return ", ".join([*blocks[:1], *pools, *memory.scratch, *blocks[1:]])
+def _show_warnings(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {escape(warning)}", err=True)
 
 
 @command("agent")
 @click.argument("what", type=click.Choice(["spec", "tools", "memory", "calls", "usage"]), default="spec")
 @click.option("--format", type=click.Choice(["openai", "responses", "anthropic", "mcp"]), default="openai",
-              help="Of tools with --json.")  # fmt: skip
+              help="The form of tools with --json.")  # fmt: skip
 def show_agent(
     agents: AgentsHandle, agent: str, what: str, format: str, team: str | None, limit: int
 ) -> None:
-    """Show an agent: its spec, tools, rooms, calls, or the tokens it took.
+    """Show an agent's spec, tools, rooms, calls, or token usage.
 
     \b
     Examples:
       alcove agent researcher tools --json --format anthropic
       alcove agent researcher memory --as-user alice
     """
+
+    def signature(tool: Any) -> str:
+        schema = tool["inputSchema"]
+        names = schema["properties"]
+        return ", ".join(name if name in schema["required"] else f"[{name}]" for name in names)
+
     match what:
         case "spec":
             spec = agents.spec(agent)
-            show(spec, plain(compact(spec)))
+            show(spec, escape(to_json(spec)))
         case "tools":
-            show_table(agents.tools(agent, format if as_json() else "mcp", team),
-                      "tool=name, arguments, about=description", empty="no tools",
-                      arguments=lambda tool: _signature(tool["inputSchema"]))  # fmt: skip
+            tools = agents.tools(agent, format if as_json() else "mcp", team)
+            columns = "tool=name, arguments, about=description"
+            show_table(tools, columns, arguments=signature, empty="no tools")
         case "memory":
             show_table(agents.rooms(agent), "room, namespace, memories", empty="no rooms")
         case "usage":
@@ -118,60 +128,56 @@ def show_agent(
             show_table(agents.calls_of(agent, limit), columns, empty="no calls")
 
 
-def _signature(schema: Mapping[str, Any]) -> str:
-    return ", ".join(name if name in schema["required"] else f"[{name}]" for name in schema["properties"])
-
-
 @command("runs")
 def list_runs(agents: AgentsHandle) -> None:
-    """List the workflows, swarms and debates you own or are in.
+    """List the workflows, swarms and debates you own or are a member of.
 
     \b
     Example:  alcove runs
     """
-    runs = by_offset(agents.list_runs, limit=sys.maxsize, most=_MOST_RUNS)
+    runs = by_offset(agents.list_runs, limit=sys.maxsize, page_size=_MAX_RUNS)
     show_table(runs, "kind, id, owner, members", empty="no runs")
 
 
-run = click.Group("run", help="Open a workflow, swarm or debate, say who is in it, and close it.")
+run = click.Group("run", help="Open a workflow, swarm or debate, change its members, and close it.")
 
 
-@command("open", group=run, make=True)
+@command("open", group=run, creates=True)
 def open_run(agents: AgentsHandle, kind: str, members: Sequence[str], id: str | None = None) -> None:
-    """Open a run for several users.
+    """Open a run, for several users.
 
     \b
-    KIND is workflow, swarm or debate. Without an ID it gets one that nobody guesses.
+    KIND is workflow, swarm or debate. Without an ID, the run gets a random one.
     Example:  alcove run open workflow --member bob
     """
-    _tell(agents.open_run(kind, id, members))
+    _show_run(agents.open_run(kind, id, members))
 
 
 @command("change", group=run)
 def change_run(agents: AgentsHandle, kind: str, id: str, members: Sequence[str]) -> None:
-    """Say who is in a run; only its owner may.
+    """Set the members of a run; only its owner may.
 
     \b
-    Who is not named is let out, but for the owner.
+    Members that you do not name lose access, except for the owner.
     Example:  alcove run change workflow w1 --member bob --member carol
     """
-    _tell(agents.change_run(kind, id, members))
+    _show_run(agents.change_run(kind, id, members))
 
 
-def _tell(run: Run) -> None:
-    show(run, f"{run.kind} {plain(run.id)}: {plain(', '.join(run.members))}")
+def _show_run(run: Run) -> None:
+    show(run, f"{run.kind} {escape(run.id)}: {escape(', '.join(run.members))}")
 
 
 @command("close", group=run)
 def close_run(agents: AgentsHandle, kind: str, id: str, *, yes: bool) -> None:
-    """Close a run and take its rooms away; only its owner may.
+    """Close a run and delete its rooms; only its owner may.
 
     \b
     Example:  alcove run close workflow w1 --yes
     """
-    confirm(f"Close the {kind} {plain(id)} and take its rooms away, for good?", yes=yes)
+    confirm(f"Close the {kind} {escape(id)} and delete its rooms for good?", yes=yes)
     agents.close_run(kind, id)
-    show({"closed": id}, f"closed {kind} {plain(id)}")
+    show({"closed": id}, f"closed {kind} {escape(id)}")
 
 
 room = click.Group("room", help="Show how a scratch room is used, watch it, or empty it.")
@@ -179,7 +185,7 @@ room = click.Group("room", help="Show how a scratch room is used, watch it, or e
 
 @command("stats", group=room)
 def room_stats(agents: AgentsHandle, agent: str, kind: str, instance: str | None) -> None:
-    """Show how much a room holds, and how it was used in the last thirty days.
+    """Count what is in a room, and its use in the last thirty days.
 
     \b
     KIND is global, workflow, swarm, debate, session or agent, and INSTANCE the id of the run or session.
@@ -190,12 +196,12 @@ def room_stats(agents: AgentsHandle, agent: str, kind: str, instance: str | None
 
 @command("watch", group=room)
 def watch_room(agents: AgentsHandle, agent: str, kind: str, instance: str | None) -> None:
-    """Print what happens in a room, until interrupted or let out.
+    """Print what happens in a room, until you interrupt it or lose access.
 
     \b
     Example:  alcove room watch researcher workflow w1
     """
-    show_coming(agents.watch_room(agent, kind, instance))
+    follow_events(agents.watch_room(agent, kind, instance))
 
 
 @command("reset", group=room)
@@ -203,23 +209,20 @@ def reset_room(agents: AgentsHandle, agent: str, kind: str, instance: str | None
     """Empty a room; its versions start at 1 again.
 
     \b
-    A run's only for its owner, global only for an admin.
+    Only the owner of a run may empty its room, and only an admin the global one.
     Example:  alcove room reset researcher workflow w1 --yes
     """
-    named = plain(f"{kind} {instance or ''}".rstrip())
-    confirm(f"Empty the room {named}, for good?", yes=yes)
+    name = escape(f"{kind} {instance or ''}".rstrip())
+    confirm(f"Empty the room {name} for good?", yes=yes)
     agents.reset_room(agent, kind, instance)
-    show({"reset": named}, f"emptied {named}")
+    show({"reset": name}, f"emptied {name}")
 
 
-@command(make=True)
+@command(creates=True)
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE|JSON|-]...")
-@click.option("--session", help="In this session.")
-@click.option("--instance", "runs", multiple=True, metavar="KIND=ID",
-              help="In this workflow, swarm or debate.")  # fmt: skip
 def call(
-    agents: AgentsHandle, agent: str, tool: str, arguments: tuple[str, ...], session: str | None,
+    agents: AgentsHandle, agent: str, tool: str, arguments: tuple[str, ...], session_id: str | None,
     team: str | None, runs: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Call a tool of an agent.
@@ -230,12 +233,12 @@ def call(
       alcove call fighter shared_memory_read namespace=workflow key=log --instance workflow=w1
     """
     schemas = {each["name"]: each["inputSchema"] for each in agents.tools(agent, "mcp", team)}
-    instances = dict(pair(word, "--instance") for word in runs)
+    instances = dict(parse_pair(word, "--instance") for word in runs)
     properties = schemas.get(tool, {}).get("properties", {})
     texts = {name for name, schema in properties.items() if schema.get("type") == "string"}
-    said = given(arguments, "ARGUMENTS", texts)  # where the tool wants a text, `key=7` is one
-    answer = agents.call_with(agent, tool, said, session_id=session, team=team, instances=instances)
-    show(answer._asdict(), plain(answer.text, keep="\n"))
+    values = parse_object(arguments, "ARGUMENTS", texts)  # `key=7` is a text if the tool expects one
+    answer = agents.call_with(agent, tool, values, session_id=session_id, team=team, instances=instances)
+    show(answer._asdict(), escape(answer.text, keep="\n"))
 
 
 COMMANDS: list[click.Command] = [list_agents, show_agent, call, room, list_runs, run]

@@ -1,4 +1,4 @@
-"""What reaches a prompt: the context of a message, conversations and their summaries, and knowledge."""
+"""Commands for what a model is sent: contexts, conversations, their summaries, and knowledge."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from alcove.cli.command import by_offset, command, parse_json_object
 from alcove.cli.output import (
     as_json,
-    compact,
     confirm,
     count,
-    plain,
+    escape,
+    format_cell,
     show,
     show_table,
-    shown,
+    to_json,
     wait_for_index,
 )
-from alcove.cli.store import by_offset, command, object_of
 
 if TYPE_CHECKING:
     from alcove.agents.context_tiers import ContextReceipt
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from alcove.client.store import AgentsHandle
     from alcove.core.records import Message
 
-_MOST_SESSIONS = 1000
+_MAX_SESSIONS = 1000
 
 
 @command()
 @click.option("--budget", "budget_tokens", type=click.IntRange(1), default=8000, show_default=True,
-              help="Tokens for all of it.")  # fmt: skip
+              help="Maximum number of tokens in all.")  # fmt: skip
 def context(agents: AgentsHandle, agent: str, session: str, message: str, budget_tokens: int) -> None:
     """Show what a model would be sent for a message, and why.
 
@@ -42,89 +42,87 @@ def context(agents: AgentsHandle, agent: str, session: str, message: str, budget
     found = agents.context(agent, session, message, budget_tokens=budget_tokens)
     if as_json():
         show(found)
-        return
-    show_context(found.messages, found.receipt)
+    else:
+        show_context(found.messages, found.receipt)
 
 
 def show_context(messages: Sequence[Message], receipt: ContextReceipt) -> None:
-    """Prints what a model is sent, and how that came about."""
-    for each in messages:
-        click.echo(click.style(f"[{each.role}]", bold=True))
-        calls = [compact(each.tool_calls)] if each.tool_calls else []
-        click.echo(plain("\n".join([*filter(None, [each.content]), *calls]), keep="\n") + "\n")
+    """Prints the messages that a model is sent, and where they come from."""
+    for message in messages:
+        click.echo(click.style(f"[{message.role}]", bold=True))
+        calls = [to_json(message.tool_calls)] if message.tool_calls else []
+        click.echo(escape("\n".join([*filter(None, [message.content]), *calls]), keep="\n") + "\n")
     show_table(receipt.tiers.items(), "tier, tokens, items", empty="", tier=lambda each: each[0],
                tokens=lambda each: each[1].tokens, items=lambda each: len(each[1].items))  # fmt: skip
     click.echo(f"{receipt.total_tokens:,} of {receipt.budget_tokens:,} tokens ({receipt.tokenizer})")
-    for left in receipt.left_out:
-        number = f"{left.count:,} " if left.count > 1 else ""
-        click.echo(
-            f"left out of {left.tier}: {number}{plain(left.id or '')} {plain(left.why)}".replace("  ", " ")
-        )
+    for each in receipt.left_out:
+        words = [f"{each.count:,}" if each.count > 1 else "", escape(each.id or ""), escape(each.why)]
+        click.echo(f"left out of {each.tier}: {' '.join(filter(None, words))}")
 
 
-session = click.Group("session", help="Look at conversations, add to them, end and delete them.")
+session = click.Group("session", help="Show, extend, end and delete conversations.")
 
 
-@command("add", group=session, make=True)
+@command("add", group=session, creates=True)
 @click.argument("messages", nargs=-1, required=True, metavar="ROLE=TEXT|JSON...")
 def add_turns(agents: AgentsHandle, agent: str, session: str, messages: tuple[str, ...]) -> None:
-    """Keep messages of a conversation.
+    """Add messages to a conversation.
 
     \b
-    Each is user=TEXT, assistant=TEXT, or a JSON object as chat APIs have them.
+    Each is user=TEXT, assistant=TEXT, or a JSON object in the form of chat APIs.
     Example:  alcove session add researcher monday user="Hello" assistant="Hi" --as-user alice
     """
-    said = [object_of(word, "MESSAGES") if word.startswith("{") else _message(word) for word in messages]
-    added = agents.add_turns(agent, session, said)
+
+    def parse_message(word: str) -> dict[str, Any]:
+        if word.startswith("{"):
+            return parse_json_object(word, "MESSAGES")
+        role, _, text = word.partition("=")
+        return {"role": role, "content": text}
+
+    added = agents.add_turns(agent, session, [*map(parse_message, messages)])
     show(added, f"{count(added.added, 'message')} added, {added.messages:,} in all")
-
-
-def _in_short(message: Message) -> str:
-    """What a message says, or the calls that it makes."""
-    return plain(message.content if message.content is not None else compact(message.tool_calls))
-
-
-def _message(word: str) -> dict[str, Any]:
-    role, _, text = word.partition("=")
-    return {"role": role, "content": text}
 
 
 @command("list", group=session)
 def list_sessions(agents: AgentsHandle, agent: str, limit: int) -> None:
-    """List your conversations with an agent, the last active first.
+    """List your conversations with an agent, the most recent first.
 
     \b
     Example:  alcove session list researcher --as-user alice
     """
-    found = by_offset(agents.sessions, agent, limit=limit, most=_MOST_SESSIONS)
-    show_table(found, "session=id, messages, last=last_at, ended", empty="no conversations")
+    sessions = by_offset(agents.sessions, agent, limit=limit, page_size=_MAX_SESSIONS)
+    show_table(sessions, "session=id, messages, last=last_at, ended", empty="no conversations")
 
 
 @command("show", group=session)
 def show_session(agents: AgentsHandle, agent: str, session: str, limit: int) -> None:
-    """Show the last messages of a conversation, and the summary of what fell out of its window.
+    """Show the last messages of a conversation, and the summary of older ones.
 
     \b
     Example:  alcove session show researcher monday --limit 20 --as-user alice
     """
-    found = agents.session(agent, session, min(limit, _MOST_SESSIONS))
-    lines = [f"{plain(point.line)} (in summary)" for point in found.running_summary]
-    for each in found.said:
-        lines.append(f"{shown(each.at)}  {each.role}: {_in_short(each)}")
-    show(found, *lines)
+    log = agents.session(agent, session, min(limit, _MAX_SESSIONS))
+    summary = [f"{escape(point.line)} (in summary)" for point in log.running_summary]
+    turns = [f"{format_cell(turn.at)}  {turn.role}: {_text(turn)}" for turn in log.said]
+    show(log, *summary, *turns)
+
+
+def _text(message: Message) -> str:
+    """The content of a message, or its tool calls."""
+    return escape(message.content if message.content is not None else to_json(message.tool_calls))
 
 
 @command("remove-last", group=session)
 def remove_last(agents: AgentsHandle, agent: str, session: str, *, yes: bool) -> None:
-    """Take the last message of a conversation away; what a summary has of it stays.
+    """Delete the last message of a conversation, but not what a summary has of it.
 
     \b
     Example:  alcove session remove-last researcher monday --as-user alice --yes
     """
     (last,) = agents.session(agent, session, 1).said
-    confirm(f"Take this away: {last.role}: {_in_short(last)[:200]}?", yes=yes)
-    left = agents.replace_last(agent, session, last=last)
-    show(left, f"removed, {count(left.messages, 'message')} left")
+    confirm(f"Delete this message? {last.role}: {_text(last)[:200]}", yes=yes)
+    rest = agents.replace_last(agent, session, last=last)
+    show(rest, f"removed, {count(rest.messages, 'message')} left")
 
 
 @command("end", group=session)
@@ -135,99 +133,99 @@ def end_session(agents: AgentsHandle, agent: str, session: str) -> None:
     Example:  alcove session end researcher monday --as-user alice
     """
     ended = agents.end_session(agent, session)
-    show(ended, f"ended {plain(session)}, {count(ended.messages, 'message')}")
+    show(ended, f"ended {escape(session)}, {count(ended.messages, 'message')}")
 
 
 @command("delete", group=session)
 def delete_session(agents: AgentsHandle, agent: str, session: str, *, yes: bool) -> None:
-    """Delete a conversation; what the summary of conversations has of it stays.
+    """Delete a conversation, but not what the summary of conversations has of it.
 
     \b
     Example:  alcove session delete researcher monday --as-user alice --yes
     """
-    confirm(f"Delete the conversation {plain(session)}, for good?", yes=yes)
-    _tell(agents.delete_session(agent, session))
+    confirm(f"Delete the conversation {escape(session)} for good?", yes=yes)
+    _show_removed(agents.delete_session(agent, session))
 
 
 @command("keep", group=session)
 @click.argument("number", type=click.IntRange(0))
-def keep_sessions(agents: AgentsHandle, agent: str, number: int, *, yes: bool) -> None:
-    """Delete all conversations but the last active ones.
+def prune_sessions(agents: AgentsHandle, agent: str, number: int, *, yes: bool) -> None:
+    """Delete all conversations except for the NUMBER most recent ones.
 
     \b
     Example:  alcove session keep researcher 20 --as-user alice --yes
     """
-    confirm(f"Delete all conversations but the last {number}, for good?", yes=yes)
-    _tell(agents.prune_sessions(agent, keep=number))
+    confirm(f"Delete all conversations except for the last {number} for good?", yes=yes)
+    _show_removed(agents.prune_sessions(agent, keep=number))
 
 
-def _tell(removed: RemovedSessions) -> None:
+def _show_removed(removed: RemovedSessions) -> None:
     show(removed, f"deleted {count(removed.sessions, 'conversation')}, {count(removed.messages, 'message')}")
 
 
-summary = click.Group("summary", help="Show or forget the summary of your conversations with an agent.")
+summary = click.Group("summary", help="Show or delete the summary of your conversations with an agent.")
 
 
 @command("show", group=summary)
 def show_summary(agents: AgentsHandle, agent: str) -> None:
-    """Show what is kept of conversations that have ended.
+    """Show the summary of conversations that have ended.
 
     \b
     Example:  alcove summary show researcher --as-user alice
     """
     found = agents.summary(agent)
-    lines = [f"{shown(point.at)}  {plain(point.line)}" for point in found.points]
-    waiting = [f"not yet in it: {plain(', '.join(found.pending))}"] if found.pending else []
-    show(found, *lines, *waiting, count(found.conversations, "conversation"))
+    lines = [f"{format_cell(point.at)}  {escape(point.line)}" for point in found.points]
+    pending = [f"not yet in it: {escape(', '.join(found.pending))}"] if found.pending else []
+    show(found, *lines, *pending, count(found.conversations, "conversation"))
 
 
 @command("forget", group=summary)
 def forget_summary(agents: AgentsHandle, agent: str, *, yes: bool) -> None:
-    """Take the summary away, with all it ever said.
+    """Delete the summary and its history.
 
     \b
     Example:  alcove summary forget researcher --as-user alice --yes
     """
-    confirm("Take the summary away, for good?", yes=yes)
+    confirm("Delete the summary for good?", yes=yes)
     agents.forget_summary(agent)
     show({"forgotten": agent}, "forgotten")
 
 
-knowledge = click.Group("knowledge", help="Sync the documents of sources, look at them and search them.")
+knowledge = click.Group("knowledge", help="Sync, show and search documents for agents.")
 
 
-@command("sync", group=knowledge, make=True)
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until they can be found by meaning.")
+@command("sync", group=knowledge, creates=True)
 def sync(agents: AgentsHandle, source: str | None = None, *, wait: bool) -> int:
-    """Bring sources in step with their files.
+    """Update sources from their files.
 
     \b
-    What changed is replaced, what is gone disappears. A file that cannot be read is named (exit code 1).
+    Replaces documents that changed, and removes those whose file is gone. Lists files that cannot be read
+    (exit code 1).
     Example:  alcove knowledge sync manuals
     """
     names = [source] if source else [each.name for each in agents.sources()]
-    found = [agents.sync_source(name) for name in names]
-    if wait and found:
-        wait_for_index(lambda: agents.sources()[0].waiting, found[-1].waiting)
-    return _sources(agents, names)
+    synced = [agents.sync_source(name) for name in names]
+    if wait and synced:
+        wait_for_index(lambda: agents.sources()[0].waiting, synced[-1].waiting)
+    return _show_sources(agents, names)
 
 
 @command("status", group=knowledge)
 def status(agents: AgentsHandle) -> int:
-    """Show the sources you may manage, and what is in them.
+    """Show the sources you may manage, and how many documents they have.
 
     \b
     Example:  alcove knowledge status
     """
-    return _sources(agents, None)
+    return _show_sources(agents, None)
 
 
-def _sources(agents: AgentsHandle, names: list[str] | None) -> int:
-    found = [each for each in agents.sources() if names is None or each.name in names]
-    show_table(found, "source=name, documents, chunks, waiting, path", empty="no sources")
-    errors = [(each.name, name, why) for each in found for name, why in each.errors.items()]
+def _show_sources(agents: AgentsHandle, names: list[str] | None) -> int:
+    sources = [each for each in agents.sources() if names is None or each.name in names]
+    show_table(sources, "source=name, documents, chunks, waiting, path", empty="no sources")
+    errors = [(each.name, name, why) for each in sources for name, why in each.errors.items()]
     for source, name, why in () if as_json() else errors:
-        click.echo(f"{plain(source)}: {plain(name)} {plain(why)}", err=True)
+        click.echo(f"{escape(source)}: {escape(name)} {escape(why)}", err=True)
     return 1 if errors else 0
 
 
@@ -243,53 +241,51 @@ def documents(agents: AgentsHandle, source: str) -> None:
 
 
 @command("show", group=knowledge)
-def document(agents: AgentsHandle, source: str, name: str) -> None:
-    """Show a document in its pieces.
+def show_document(agents: AgentsHandle, source: str, name: str) -> None:
+    """Show a document, chunk by chunk.
 
     \b
     Example:  alcove knowledge show manuals espresso.md
     """
     found = agents.document(source, name)
-    show(found, *(f"{plain(each.heading)}\n{plain(each.text, keep=chr(10))}\n" for each in found.pieces))
+    show(found, *(f"{escape(each.heading)}\n{escape(each.text, keep=chr(10))}\n" for each in found.pieces))
 
 
-@command("put", group=knowledge, make=True)
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--name", help="What it is called there; the file's name without it.")
+@command("put", group=knowledge, creates=True)
+@click.option("--name", help="Name of the document; the file's name by default.")
 def put_document(agents: AgentsHandle, source: str, file: Path, name: str | None) -> None:
-    """Put a document into a source.
+    """Upload a document to a source.
 
     \b
     Example:  alcove knowledge put manuals bike.md
     """
-    done = agents.put_document(source, name or file.name, file.read_bytes())
-    show(done, f"{plain(done.name)}: {count(done.chunks, 'chunk')}")
+    document = agents.put_document(source, name or file.name, file.read_bytes())
+    show(document, f"{escape(document.name)}: {count(document.chunks, 'chunk')}")
 
 
 @command("remove", group=knowledge)
 def delete_document(agents: AgentsHandle, source: str, name: str, *, yes: bool) -> None:
-    """Take a document away that was put into a source.
+    """Delete a document that was uploaded to a source.
 
     \b
     Example:  alcove knowledge remove manuals bike.md --yes
     """
-    confirm(f"Take {plain(name)} away?", yes=yes)
+    confirm(f"Delete {escape(name)}?", yes=yes)
     agents.delete_document(source, name)
-    show({"removed": name}, f"removed {plain(name)}")
+    show({"removed": name}, f"removed {escape(name)}")
 
 
 @command("search", group=knowledge)
-@click.option(
-    "--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True, help="The least score."
-)
+@click.option("--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True,
+              help="Leave out hits with a lower score.")  # fmt: skip
 def search_knowledge(agents: AgentsHandle, source: str, query: str, threshold: float, limit: int = 5) -> None:
-    """Show what agents would be given from a source.
+    """Show what an agent would find in a source.
 
     \b
     Example:  alcove knowledge search manuals "how is it cleaned?"
     """
-    found = agents.search_knowledge(source, query, limit=limit, threshold=threshold)
-    show_table(found, "score:.3f, cosine:.3f, document, heading, text", empty="nothing fits")
+    hits = agents.search_knowledge(source, query, limit=limit, threshold=threshold)
+    show_table(hits, "score:.3f, cosine:.3f, document, heading, text", empty="nothing found")
 
 
 COMMANDS: list[click.Command] = [context, session, summary, knowledge]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from alcove.cli.store import command, pair
+from alcove.cli.command import command, parse_pair
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -20,17 +20,14 @@ if TYPE_CHECKING:
     from alcove.core.principal import Principal
     from alcove.integrations.mcp import Connected
 
-_FILE_SECONDS, _SERVER_SECONDS = 1.0, 5.0
-"""Between looks whether an agent's tools have changed; each is a request, where a server has them."""
+_FILE_POLL_SECONDS, _SERVER_POLL_SECONDS = 1.0, 5.0
+"""How often to check whether an agent's tools have changed; with a server, each check is a request."""
 
 
-@command("mcp", make=True, needs_specs=False)
-@click.option("--agent", required=True, metavar="NAME", help="The agent whose memory it is.")
-@click.option("--session", help="In this session.")
-@click.option("--instance", "runs", multiple=True, metavar="KIND=ID",
-              help="In this workflow, swarm or debate; may be repeated.")  # fmt: skip
+@command("mcp", creates=True, needs_specs=False)
+@click.option("--agent", required=True, metavar="NAME", help="The agent whose memory to serve.")
 def mcp(
-    agents: AgentsHandle, agent: str, session: str | None, team: str | None, runs: tuple[str, ...]
+    agents: AgentsHandle, agent: str, session_id: str | None, team: str | None, runs: tuple[str, ...]
 ) -> None:
     """Serve an agent's memory to an MCP client, over stdin and stdout.
 
@@ -43,47 +40,47 @@ def mcp(
       alcove mcp --agent researcher --at memory.db --agents agents.yaml --as-user alice
       alcove mcp --agent researcher --at http://127.0.0.1:8080 --token …
     """
-    from alcove.client.embedded import LocalTransport  # noqa: PLC0415  --help does without
+    from alcove.client.embedded import LocalTransport  # noqa: PLC0415  not needed for --help
     from alcove.integrations.mcp import Connected, Memory, make_server  # noqa: PLC0415
 
     server, transport = make_server(), agents.transport
-    agents.tools(agent, "mcp", team)  # refuses an agent or a team that is not there
-    direct = transport.services["Agents"].direct if isinstance(transport, LocalTransport) else None
-    at = Connected(
-        Memory(InThreads(transport, direct)),
+    agents.tools(agent, "mcp", team)  # refuses an unknown agent or team
+    grant = transport.services["Agents"].direct if isinstance(transport, LocalTransport) else None
+    connection = Connected(
+        Memory(ThreadedTransport(transport, grant)),
         agent,
-        session,
+        session_id,
         team,
-        dict(pair(word, "--instance") for word in runs),
-        look_seconds=_FILE_SECONDS if direct else _SERVER_SECONDS,
+        dict(parse_pair(word, "--instance") for word in runs),
+        look_seconds=_FILE_POLL_SECONDS if grant else _SERVER_POLL_SECONDS,
     )
-    asyncio.run(_serve(server, at))
+    asyncio.run(_serve(server, connection))
 
 
-class InThreads:
-    """The operations of a handle that blocks, each call in a thread so that it can be awaited."""
+class ThreadedTransport:
+    """Runs the operations of a blocking transport in threads, so that they can be awaited."""
 
-    def __init__(self, transport: Transport, direct: Callable[[Principal], Principal] | None) -> None:
-        """`direct`: gives a principal who may also read pools and teams, where no server does that."""
-        self._transport, self._direct = transport, direct
+    def __init__(self, transport: Transport, grant: Callable[[Principal], Principal] | None) -> None:
+        """`grant` lets a principal read pools and teams, too; a server does that itself."""
+        self._transport, self._grant = transport, grant
 
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
         transport = self._transport
-        if self._direct:
-            transport = transport.as_principal(self._direct(transport.principal))
+        if self._grant:
+            transport = transport.as_principal(self._grant(transport.principal))
         return partial(asyncio.to_thread, transport.bound(operation))
 
 
-async def _serve(server: Server[Connected], at: Connected) -> None:
-    """Answers until stdin ends; whatever else is printed meanwhile goes to stderr."""
+async def _serve(server: Server[Connected], connection: Connected) -> None:
+    """Answers until stdin ends; anything else that is printed goes to stderr."""
     from mcp.server.lowlevel import NotificationOptions  # noqa: PLC0415
     from mcp.server.stdio import stdio_server  # noqa: PLC0415
 
     @asynccontextmanager
-    async def connected(_: object) -> AsyncIterator[Connected]:
-        yield at
+    async def lifespan(_: object) -> AsyncIterator[Connected]:
+        yield connection
 
-    server.lifespan = connected
+    server.lifespan = lifespan
     options = server.create_initialization_options(
         NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
     )

@@ -1,4 +1,4 @@
-"""Putting, getting, deleting and finding memories, and what happened to them: events, history, audit log."""
+"""Commands for memories: storing, reading and finding them, their events and history, the audit log."""
 
 from __future__ import annotations
 
@@ -12,71 +12,62 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from alcove.cli.output import as_json, compact, plain, show, show_table, shown
-from alcove.cli.store import by_cursor, by_offset, command, given, namespace, object_of, pair
+from alcove.cli.command import (
+    all_pages,
+    by_cursor,
+    by_offset,
+    command,
+    namespace,
+    parse_json_object,
+    parse_object,
+    parse_pair,
+)
+from alcove.cli.output import as_json, escape, format_cell, show, show_table, to_json
 from alcove.core.clock import parse_moment
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
-from alcove.core.records import (
-    KINDS,
-    Entry,
-    Event,
-    IndexSpec,
-    Memory,
-    OperationResult,
-    RankingSignal,
-    Version,
-)
+from alcove.core.records import KINDS, Entry, Event, Memory, RankingSignal, Version
 
 if TYPE_CHECKING:
     from alcove.client.store import Store
 
-_PAGE = 200
+_MAX_EVENTS = 200
 _MISSING = object()
 _SIDES = {"before": ("-", "red"), "after": ("+", "green")}
 """The two sides of a change, with the sign and the colour of each."""
-_UNINDEXED = click.option("--unindexed", is_flag=True, help="Only what has no index text: no query finds it.")
 
 
-@command(make=True, takes="ttl_seconds, expected_revision, idempotency_key")
+@command(creates=True, takes="ttl_seconds, expected_revision, idempotency_key")
 @click.argument("value", nargs=-1, required=True)
-@click.option(
-    "--index",
-    multiple=True,
-    metavar="PATH|FIELD=TEXT",
-    help="Found by the value's text at this path, or by this text; may be repeated.",
-)
-@click.option("--index-all", is_flag=True, help="Found by every text of the value.")  # fmt: skip
-@click.option("--create-only", is_flag=True, help="Only if it is not there.")
+@click.option("--index", multiple=True, metavar="PATH|FIELD=TEXT",
+              help="Index the value's text at this path, or this text; may be repeated.")  # fmt: skip
+@click.option("--index-all", is_flag=True, help="Index every text of the value.")
+@click.option("--create-only", is_flag=True, help="Only if there is no memory with this key.")
 def put(
     store: Store, namespace: Namespace, key: str, value: Sequence[str], index: Sequence[str], *,
-    index_all: bool, **how: Any,
+    index_all: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Store a memory.
 
     \b
-    VALUE is a JSON object, NAME=VALUE pairs, or '-' for an object on stdin. A query finds it by what
-    --index or --index-all names, which is kept in plain text; without, only its key and filters do.
+    VALUE is a JSON object, NAME=VALUE pairs, or '-' to read an object from stdin. Queries find a memory by
+    the texts that --index or --index-all name; these are stored in plain text. Without them, you find it
+    only by key or filter.
     Examples:
       alcove put user:noop:notes tea text="green tea" cups=2 --index-all
       alcove put user:noop:notes tea '{"text": "green tea", "cups": 2}' --ttl 1h
       jq .profile me.json | alcove put user:alice:profile me - --as-user alice
     """
-    by = _indexed(index, every=index_all)
-    how |= {"index": by, "wait_for_index": bool(by)}
-    entry = store.put(namespace, key, given(value, "VALUE"), **how)
-    show(entry, _written(entry))
+    paths = [word for word in index if "=" not in word]
+    if index_all + bool(paths) + (len(paths) < len(index)) > 1:
+        raise click.UsageError("use one of --index-all, --index PATH and --index FIELD=TEXT")
+    texts = index_all or paths or dict(parse_pair(word, "--index") for word in index) or None
+    content = parse_object(value, "VALUE")
+    entry = store.put(namespace, key, content, index=texts, wait_for_index=bool(texts), **options)
+    _show_entry(entry)
     if entry.indexed is False:
-        told = "its vectors are still to come (`alcove index` shows how far it is), or it has no text there"
-        click.echo(f"alcove: no query finds it by meaning yet: {told}", err=True)
-
-
-def _indexed(words: Sequence[str], *, every: bool) -> IndexSpec | None:
-    """By what a memory is to be found: every text of its value, texts at some paths, or other texts."""
-    paths = [word for word in words if "=" not in word]
-    if every + bool(paths) + (len(paths) < len(words)) > 1:
-        raise click.UsageError("one of --index-all, --index PATH and --index FIELD=TEXT")
-    return every or paths or dict(pair(word, "--index") for word in words) or None
+        click.echo("alcove: no query finds it by meaning yet: it has no text there, or waits to be indexed "
+                   "(`alcove index` shows the progress)", err=True)  # fmt: skip
 
 
 @command()
@@ -84,16 +75,15 @@ def touch(store: Store, namespace: Namespace, key: str, ttl_seconds: int | None)
     """Change when a memory expires; without --ttl, it never does.
 
     \b
-    It gets no new revision, and no event tells of it.
+    This creates no revision and no event.
     Example:  alcove touch user:noop:notes tea --ttl 7d
     """
-    entry = store.touch(namespace, key, ttl_seconds=ttl_seconds)
-    show(entry, _written(entry, otherwise=", never expires"))
+    _show_entry(store.touch(namespace, key, ttl_seconds=ttl_seconds), otherwise=", never expires")
 
 
-def _written(entry: Entry, otherwise: str = "") -> str:
-    until = f", until {shown(entry.expires_at)}" if entry.expires_at else otherwise
-    return f"{plain(entry.key)} in {entry.namespace}: revision {entry.revision}{until}"
+def _show_entry(entry: Entry, otherwise: str = "") -> None:
+    until = f", until {format_cell(entry.expires_at)}" if entry.expires_at else otherwise
+    show(entry, f"{escape(entry.key)} in {entry.namespace}: revision {entry.revision}{until}")
 
 
 @command()
@@ -101,62 +91,55 @@ def get(store: Store, namespace: Namespace, key: str, as_of: str | None) -> None
     """Show one memory.
 
     \b
-    Exit code 1 if it is not there.
+    Exit code 1 if there is none.
     Examples:
       alcove get user:noop:notes tea
       alcove get user:noop:notes tea --json | jq .value.cups
     """
     memory = store.get(namespace, key, as_of=as_of)
     if memory is None:
-        raise NotFound(f"there is no {plain(key)} in {namespace}")
-    show(memory, *_page(memory))
-
-
-def _page(memory: Memory) -> Iterator[str]:
+        raise NotFound(f"there is no {escape(key)} in {namespace}")
     author = memory.written_by
     via = (("through", author.client), ("by agent", author.agent))
-    by = plain(author.user or "nobody") + "".join(f" {how} {plain(who)}" for how, who in via if who)
-    yield f"{plain(memory.key)} in {memory.namespace}"
-    yield f"revision {memory.revision}, {shown(memory.created_at)}, by {by}"
-    if memory.expires_at:
-        yield f"expires {shown(memory.expires_at)}"
-    for field, text in memory.index.items():
-        yield f"found by {plain(field)}: {plain(text)}"
-    yield plain(json.dumps(memory.value, indent=2, ensure_ascii=False), keep="\n")
+    by = escape(author.user or "nobody") + "".join(f" {word} {escape(name)}" for word, name in via if name)
+    show(
+        memory,
+        f"{escape(memory.key)} in {memory.namespace}",
+        f"revision {memory.revision}, {format_cell(memory.created_at)}, by {by}",
+        *([f"expires {format_cell(memory.expires_at)}"] if memory.expires_at else []),
+        *(f"found by {escape(field)}: {escape(text)}" for field, text in memory.index.items()),
+        escape(json.dumps(memory.value, indent=2, ensure_ascii=False), keep="\n"),
+    )
 
 
 @command(takes="expected_revision, idempotency_key")
-def delete(store: Store, namespace: Namespace, key: str, **how: Any) -> None:
+def delete(store: Store, namespace: Namespace, key: str, **options: Any) -> None:
     """Delete one memory.
 
     \b
-    Its history stays as long as the store keeps any; to erase a user for good: alcove wipe.
-    Nothing there is not an error.
+    Its history stays as long as the store keeps any; to erase a user for good, see alcove wipe.
+    Deleting a memory that does not exist is no error.
     Example:  alcove delete user:noop:notes tea
     """
-    deletion = store.delete(namespace, key, **how)
-    said = f"deleted, revision {deletion.revision}" if deletion.deleted else "nothing was there"
-    show(deletion, f"{plain(key)} in {namespace}: {said}")
+    deletion = store.delete(namespace, key, **options)
+    outcome = f"deleted, revision {deletion.revision}" if deletion.deleted else "nothing was there"
+    show(deletion, f"{escape(key)} in {namespace}: {outcome}")
 
 
-@command(make=True)
+@command(creates=True)
 @click.argument("file", type=click.File("rb"), default="-")
 def batch(store: Store, file: BinaryIO, idempotency_key: str | None) -> None:
-    """Do many operations in one transaction: all of them or none.
+    """Run many operations in one transaction: all of them or none.
 
     \b
-    FILE has one a line, as JSON; '-' is stdin. Each is a put, get, delete or touch:
+    FILE has one operation per line, as JSON; '-' is stdin. Each is a put, get, delete or touch:
       {"op": "put", "namespace": "user:noop:notes", "key": "tea", "value": {"cups": 2}}
       {"op": "touch", "namespace": "user:noop:notes", "key": "tea", "ttl_seconds": 3600}
     Example:  alcove batch operations.jsonl
     """
     lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
-    operations = [object_of(line, f"line {number}") for number, line in lines]
-    results: list[OperationResult] = []
-    cursor: str | None = ""
-    while cursor is not None:
-        page = store.batch(operations, idempotency_key=idempotency_key, after_cursor=cursor or None)
-        results, cursor = [*results, *page], page.after_cursor
+    operations = [parse_json_object(line, f"line {number}") for number, line in lines]
+    results = [*all_pages(store.batch, operations, idempotency_key=idempotency_key)]
     show_table(
         zip(operations, results, strict=True), "op, namespace, key, rev, value", whole={"results": results},
         op=lambda pair: pair[0]["op"], namespace=lambda pair: Namespace.checked(pair[0]["namespace"]),
@@ -165,23 +148,18 @@ def batch(store: Store, file: BinaryIO, idempotency_key: str | None) -> None:
     )  # fmt: skip
 
 
-@command(takes="filter, as_of, limit, offset")
+@command(takes="filter, as_of, limit, offset, unindexed")
 @click.option("--mode", type=click.Choice(["hybrid", "semantic", "keyword"]), default="hybrid",
-              help="How a query ranks.")  # fmt: skip
-@click.option(
-    "--min-relevance",
-    type=click.FloatRange(0, 1),
-    metavar="0…1",
-    help="Leave out what is less relevant to the query.",
-)
+              help="Rank by meaning and words, by meaning, or by words.")  # fmt: skip
+@click.option("--min-relevance", type=click.FloatRange(0, 1), metavar="0…1",
+              help="Leave out hits that are less relevant to the query.")  # fmt: skip
 @click.option("--min-score", type=click.FloatRange(0, 1), hidden=True, help="Older name of --min-relevance.")
-@click.option("--explain", is_flag=True, help="Show each signal's place and share.")
-@_UNINDEXED
+@click.option("--explain", is_flag=True, help="Show each signal's rank and share of the score.")
 def search(
     store: Store, prefix: Namespace, filter: Sequence[str], query: str | None = None, *, explain: bool,
-    **asked: Any,
+    **options: Any,
 ) -> None:  # fmt: skip
-    """Find memories, by meaning and words or by filter.
+    """Find memories by meaning, words or filters.
 
     \b
     Examples:
@@ -192,109 +170,161 @@ def search(
     if query is None and any(" " in segment for segment in prefix):
         raise click.UsageError(f"this is a namespace; to ask: alcove search NAMESPACE {str(prefix)!r}")
     explain = explain and query is not None
-    told = "why: each signal's place and share=why" if explain else "rev=revision, written=created_at, value"
-    asked |= {"query": query, "filter": given(filter, "--filter") or None, "explain": explain}
-    show_table(by_offset(store.search, prefix, most=100, **asked),
-               f"{'' if query is None else 'relevance:.3f, score:.3f, '}namespace, key, {told}", why=_why,
-               empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
+    columns = "" if query is None else "relevance:.3f, score:.3f, "
+    columns += "namespace, key, "
+    columns += (
+        "why: each signal's rank and share=why" if explain else "rev=revision, written=created_at, value"
+    )
+    options |= {"query": query, "filter": parse_object(filter, "--filter") or None, "explain": explain}
+    hits = by_offset(store.search, prefix, page_size=100, **options)
+    show_table(hits, columns, why=_explanation, empty=_nothing_below(prefix))
 
 
-def _why(memory: Memory) -> str:
+def _explanation(memory: Memory) -> str:
+    def rules(signal: RankingSignal) -> str:
+        numbers = ", ".join(f"{rule} {number:.2f}" for rule, number in signal.rules.items())
+        return f" ({numbers})" if numbers else ""
+
     signals = (memory.explain or {}).items()
-    return "  ".join(f"{name} #{signal.rank} {signal.score:+.2f}{_rules(signal)}" for name, signal in signals)
+    return "  ".join(f"{name} #{signal.rank} {signal.score:+.2f}{rules(signal)}" for name, signal in signals)
 
 
-def _rules(signal: RankingSignal) -> str:
-    numbers = ", ".join(f"{rule} {number:.2f}" for rule, number in signal.rules.items())
-    return f" ({numbers})" if numbers else ""
+def _nothing_below(prefix: Namespace) -> str:
+    return f"nothing found below {prefix or 'the root'}"
 
 
-@command("list", takes="filter, as_of, limit, offset")
-@_UNINDEXED
-def list_memories(store: Store, prefix: Namespace, filter: Sequence[str], **asked: Any) -> None:
+@command("list", takes="filter, as_of, limit, offset, unindexed")
+def list_memories(store: Store, prefix: Namespace, filter: Sequence[str], **options: Any) -> None:
     """List memories below a namespace, without their values.
 
     \b
     Example:  alcove list user:alice --limit 1000
     """
-    asked["filter"] = given(filter, "--filter") or None
-    show_table(by_offset(store.list, prefix, most=1000, **asked),
-               "namespace, key, rev=revision, written=created_at, expires",
-               expires=lambda e: e.expires_at or "never",
-               empty=f"nothing found below {prefix or 'the root'}")  # fmt: skip
+    options["filter"] = parse_object(filter, "--filter") or None
+    entries = by_offset(store.list, prefix, page_size=1000, **options)
+    show_table(entries, "namespace, key, rev=revision, written=created_at, expires",
+               expires=lambda entry: entry.expires_at or "never", empty=_nothing_below(prefix))  # fmt: skip
 
 
 @command(takes="limit, offset")
-@click.option("--suffix", type=namespace, default="", help="Only those that end so.")
-@click.option("--max-depth", type=click.IntRange(1), help="Cut to so many segments.")
-def namespaces(store: Store, prefix: Namespace, limit: int | None = None, **asked: Any) -> None:
-    """List the namespaces that hold something, one a line.
+@click.option("--suffix", type=namespace, default="", help="Only namespaces with this ending.")
+@click.option("--max-depth", type=click.IntRange(1), help="Cut namespaces to this many segments.")
+def namespaces(store: Store, prefix: Namespace, limit: int | None = None, **options: Any) -> None:
+    """List the namespaces that have memories, one per line.
 
     \b
     Example:  alcove namespaces user --max-depth 2
     """
-    found = store.namespaces(prefix, limit=limit, **asked)
+    found = store.namespaces(prefix, limit=limit, **options)
     for each in found:
-        show(each, plain(str(each)))
+        show(each, escape(str(each)))
     if not found and not as_json():
-        click.echo(f"nothing is held below {prefix or 'the root'}", err=True)
+        click.echo(_nothing_below(prefix), err=True)
 
 
 @command()
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="Only these; may be repeated.")
-@click.option("--after", metavar="TIME", help="Only what happened later, such as 2026-01-31T12:00:00Z.")
-@click.option("--before", metavar="TIME", help="Only what happened earlier.")
-@click.option("--after-cursor", metavar="CURSOR", help="Go on after this event.")
-@click.option("--follow", "-f", is_flag=True, help="Wait for what happens next, until interrupted.")
-def events(store: Store, prefix: Namespace, limit: int = 50, *, follow: bool, **asked: Any) -> None:
-    """Show what happened below a namespace.
+def tree(store: Store, prefix: Namespace, limit: int = 100) -> None:
+    """Show the namespaces right below one, with counts.
 
     \b
-    Oldest first; with --follow, from now on or after a cursor.
+    Example:  alcove tree user:alice
+    """
+    show_table(store.tree(prefix, limit=limit), "namespace, here, with all below it=memories",
+               empty=_nothing_below(prefix))  # fmt: skip
+
+
+@command()
+def newest(store: Store, prefix: Namespace, limit: int = 20) -> None:
+    """Show the memories written last.
+
+    \b
+    Example:  alcove newest user:alice --limit 5
+    """
+    show_table(store.newest(prefix, limit=limit), "written=created_at, namespace, key, value",
+               empty=_nothing_below(prefix))  # fmt: skip
+
+
+@command()
+@click.option("--days", type=click.IntRange(1, 366), default=30, show_default=True,
+              help="Count this many days.")  # fmt: skip
+def activity(store: Store, prefix: Namespace, *, days: int) -> None:
+    """Count the events of each day, by kind.
+
+    \b
+    Example:  alcove activity user:alice --days 7
+    """
+    found = store.activity(prefix, days=days)
+    show_table(found.events, "day, kind, count", whole=found, empty=f"nothing happened in {days} days")
+
+
+@command("map")
+def map_memories(store: Store, prefix: Namespace, limit: int = 1000) -> None:
+    """Place memories on a plane by meaning: similar ones are close together.
+
+    \b
+    Example:  alcove map user:alice --json
+    """
+    found = store.map(prefix, limit=limit)
+    columns = "x:.2f, y:.2f, namespace, key, text"
+    show_table(found.points, columns, whole=found, empty="nothing is indexed here yet")
+
+
+@command()
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS),
+              help="Only events of this kind; may be repeated.")  # fmt: skip
+@click.option("--after", metavar="TIME", help="Only events after this time, such as 2026-01-31T12:00:00Z.")
+@click.option("--before", metavar="TIME", help="Only events before this time.")
+@click.option("--after-cursor", metavar="CURSOR", help="Continue after this event.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for new events until interrupted.")
+def events(store: Store, prefix: Namespace, limit: int = 50, *, follow: bool, **options: Any) -> None:
+    """List what happened below a namespace, oldest first.
+
+    \b
+    With --follow it starts now, or after a cursor.
     Examples:
       alcove events user:alice --kind delete --kind expired
       alcove events --follow --json | jq -r '.kind + " " + .key'
     """
-    asked["kinds"] = asked["kinds"] or None
+    options["kinds"] = options["kinds"] or None
     if follow:
-        if asked.pop("after") or asked.pop("before"):
+        if options.pop("after") or options.pop("before"):
             raise click.UsageError("--follow starts now, or with --after-cursor")
-        show_coming(store.follow(prefix, **asked))
+        follow_events(store.follow(prefix, **options))
         return
     columns = "when=occurred_at, kind, namespace, key, rev=revision, by=written_by.user, value"
     empty = f"nothing happened below {prefix or 'the root'}"
-    show_table(_events(store, prefix, limit, **asked), columns, empty=empty)
+    show_table(_past_events(store, prefix, limit, **options), columns, empty=empty)
 
 
-def _events(
-    store: Store, prefix: Namespace, limit: int, after_cursor: str | None, **asked: Any
+def _past_events(
+    store: Store, prefix: Namespace, limit: int, after_cursor: str | None, **options: Any
 ) -> Iterator[Event]:
-    """As many events as are wanted; at a terminal it says where to go on in the end."""
-    after = after_cursor
+    """Up to `limit` events; at a terminal, prints the cursor to continue from."""
+    cursor = after_cursor
     while limit > 0:
-        page = store.events(prefix, limit=min(limit, _PAGE), after_cursor=after, **asked)
-        if page.truncated_before and after == after_cursor:
-            click.echo(f"events before {shown(page.truncated_before)} are no longer kept", err=True)
+        page = store.events(prefix, limit=min(limit, _MAX_EVENTS), after_cursor=cursor, **options)
+        if page.truncated_before and cursor == after_cursor:
+            click.echo(f"events before {format_cell(page.truncated_before)} are no longer stored", err=True)
         yield from page.events
         if not page.more:
             return
-        limit, after = limit - len(page.events), page.after_cursor
+        limit, cursor = limit - len(page.events), page.after_cursor
     if not as_json():
-        click.echo(f"there is more: --after-cursor {after}", err=True)
+        click.echo(f"there is more: --after-cursor {cursor}", err=True)
 
 
-def show_coming(events: Iterator[Event]) -> None:
-    """Prints each event as it comes, and once, until interrupted."""
+def follow_events(events: Iterator[Event]) -> None:
+    """Prints each event as it arrives, until interrupted."""
     with suppress(KeyboardInterrupt):
         for event in events:
             words = [event.occurred_at, f"{event.kind:<7}", event.namespace, event.key, event.value]
-            show(event, "  ".join(map(shown, words)))
+            show(event, "  ".join(map(format_cell, words)))
             sys.stdout.flush()
 
 
 @command()
 def history(store: Store, namespace: Namespace, key: str) -> None:
-    """Show every kept version of one memory.
+    """Show every stored version of one memory.
 
     \b
     Example:  alcove history user:noop:notes tea
@@ -304,14 +334,12 @@ def history(store: Store, namespace: Namespace, key: str) -> None:
 
 
 def _versions(store: Store, namespace: Namespace, key: str) -> Iterator[Version]:
-    """Every kept version, newest first, asked for as they are taken."""
-    versions = store.history(namespace, key)
-    if not versions:
-        raise NotFound(f"there is no {plain(key)} in {namespace}, and none is remembered")
-    yield from versions
-    while versions.after_cursor:
-        versions = store.history(namespace, key, after_cursor=versions.after_cursor)
-        yield from versions
+    """Every stored version, newest first."""
+    version = None
+    for version in all_pages(store.history, namespace, key):
+        yield version
+    if version is None:
+        raise NotFound(f"there is no {escape(key)} in {namespace}, and no history of it")
 
 
 @command()
@@ -321,74 +349,75 @@ def diff(store: Store, namespace: Namespace, key: str, before: str | None, after
     """Show what changed in one memory.
 
     \b
-    In its last write, or between two revisions or moments.
+    In its last write, or between two revisions or times.
     Examples:
       alcove diff user:noop:notes tea
       alcove diff user:noop:notes tea 1 3
       alcove diff user:noop:notes tea 2026-01-31T12:00:00Z
     """
     versions = partial(_versions, store, namespace, key)
-    newer = _chosen(versions(), after) if after else next(versions())
+    newer = _find_version(versions(), after) if after else next(versions())
     earlier = (each for each in versions() if each.revision < newer.revision)
-    older = _chosen(versions(), before) if before else next(earlier, None)
-    changes = list[dict[str, Any]]()
-    lines = [f"{plain(key)} in {namespace}: {_title(older)} → {_title(newer)}"]
-    for path, *values in changed((older and older.value) or {}, newer.value or {}):
-        sides = {side: each for side, each in zip(_SIDES, values, strict=True) if each is not _MISSING}
-        changes.append({"path": path, **sides})
+    older = _find_version(versions(), before) if before else next(earlier, None)
+    records = list[dict[str, Any]]()
+    lines = [f"{escape(key)} in {namespace}: {_title(older)} → {_title(newer)}"]
+    for path, *values in changes((older and older.value) or {}, newer.value or {}):
+        sides = {side: value for side, value in zip(_SIDES, values, strict=True) if value is not _MISSING}
+        records.append({"path": path, **sides})
         for side, value in sides.items():
             sign, colour = _SIDES[side]
-            lines.append(click.style(f"{sign} {plain(path)}: {plain(compact(value))}", fg=colour))
-    show({"from": older and older.revision, "to": newer.revision, "changes": changes}, *lines)
-    if not changes and not as_json():
+            lines.append(click.style(f"{sign} {escape(path)}: {escape(to_json(value))}", fg=colour))
+    show({"from": older and older.revision, "to": newer.revision, "changes": records}, *lines)
+    if not records and not as_json():
         click.echo("no difference", err=True)
 
 
-def _chosen(versions: Iterator[Version], word: str) -> Version:
-    """The version with this revision, or the newest not later than this moment."""
-    moment = None if word.isdigit() else parse_moment(word, "a revision or a moment")
+def _find_version(versions: Iterator[Version], word: str) -> Version:
+    """The version with this revision, or the newest one that is not later than this time."""
+    moment = None if word.isdigit() else parse_moment(word, "a revision or a time")
     for each in versions:
         if each.revision == int(word) if moment is None else parse_moment(each.created_at, "") <= moment:  # type: ignore[operator]
             return each
-    raise NotFound(f"no version {word} is kept; the oldest is {_title(each)}")
+    raise NotFound(f"no version {word} is stored; the oldest is {_title(each)}")
 
 
 def _title(version: Version | None) -> str:
     if version is None:
         return "nothing"
-    gone = "" if version.value is not None else f", {version.kind}"
-    return f"revision {version.revision} ({shown(version.created_at)}{gone})"
+    suffix = "" if version.value is not None else f", {version.kind}"
+    return f"revision {version.revision} ({format_cell(version.created_at)}{suffix})"
 
 
-def changed(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two values differ, place by place: the path, what was there and what is."""
+def changes(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """The differences of two values: the path of each, and the value before and after."""
     if isinstance(old, dict) and isinstance(new, dict):
         for name in old | new:
             below = f"{path}.{name}" if path else name
-            yield from changed(old.get(name, _MISSING), new.get(name, _MISSING), below)
+            yield from changes(old.get(name, _MISSING), new.get(name, _MISSING), below)
     elif isinstance(old, list) and isinstance(new, list):
         for n, (before, after) in enumerate(zip_longest(old, new, fillvalue=_MISSING)):
-            yield from changed(before, after, f"{path}[{n}]")
+            yield from changes(before, after, f"{path}[{n}]")
     elif type(old) is not type(new) or old != new:
         yield path or "value", old, new
 
 
 @command()
-@click.option("--user", help="Only what this user did, or what was done about them.")
+@click.option("--user", help="Only what this user did, or what was done to them.")
 @click.option("--action", help="Only this action, such as user.wipe.")
-def audit(store: Store, limit: int, **asked: Any) -> None:
-    """Show who operated on what, newest first.
+def audit(store: Store, limit: int, **options: Any) -> None:
+    """Show the audit log, newest first: who did what.
 
     \b
-    Whom something was done to is shown by a pseudonym, the same for the same user. So is an actor
-    who has been wiped.
+    The user that something was done to appears under a pseudonym, always the same for the same user.
+    So does an actor who has been wiped.
     Examples:
       alcove audit --user alice
       alcove audit --action policies.put --json
     """
-    entries = by_cursor(store.admin.audit, field="entries", limit=limit, **asked)
-    show_table(entries, "when=at, actor, action, subject, details", empty="nothing was noted")
+    entries = by_cursor(store.admin.audit, field="entries", limit=limit, **options)
+    show_table(entries, "when=at, actor, action, subject, details", empty="the audit log has no such entry")
 
 
 COMMANDS = [put, touch, get, delete, batch, search, list_memories, namespaces]
+OVERVIEW = [tree, newest, activity, map_memories]
 TIMELINE = [events, history, diff, audit]

@@ -26,50 +26,50 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GAP = "  "
-_LEAST = 6
-_BETWEEN_LOOKS = 0.1
-_PATIENCE = 120.0
-"""Seconds without any progress; an embedder that fails is tried again within one minute."""
+_MIN_WIDTH = 6
+_POLL_SECONDS = 0.1
+_STALL_SECONDS = 120.0
+"""Without any progress; an embedder that fails is tried again within one minute."""
 
 
-class Refused(AlcoveError):
-    """What a command does not do: nobody said yes, or it would do harm."""
+class Refusal(AlcoveError):
+    """A command that is not carried out: nobody confirmed it, or it would do harm."""
 
 
 def as_json() -> bool:
-    """Whether the command that runs was asked for JSON."""
+    """Whether the running command was called with `--json`."""
     return bool(click.get_current_context().params["as_json"])
 
 
 def show(record: object, *text: str) -> None:
-    """One answer: a line of JSON, or these lines of text; without any, its fields by name, one a line."""
+    """Prints one answer: as a line of JSON, as these lines of text, or else as one field per line."""
     if as_json():
-        text = (compact(record),)
+        text = (to_json(record),)
     elif not text:
         fields: dict[str, object] = msgspec.to_builtins(record, builtin_types=[datetime])
-        text = (*aligned([[name, shown(value)] for name, value in fields.items()], _width()),)
+        text = (*align_columns([*fields.items()], _terminal_width()),)
     for line in text:
         click.echo(line)
 
 
 def show_table(
-    records: Iterable[T], columns: str, *, empty: str, whole: object = None, **made: Callable[[T], object]
+    records: Iterable[T], columns: str, *, empty: str, whole: object = None, **cells: Callable[[T], object]
 ) -> None:
-    """Many answers, one a row, or one a line of JSON.
+    """Prints many answers: one per row, or one per line of JSON.
 
-    `columns` are the records' fields, such as `key, rev=revision, score:.3f` where a column's name is
-    another, or a number is shown with three decimals; `made` has those that are no field. `empty` is said
-    where there are no records. `whole` is what is printed as JSON in their place.
+    `columns` names fields of the records, such as `key, rev=revision, score:.3f`: `rev` is the title of the
+    field `revision`, and `.3f` formats a number. `cells` computes columns that are no field. `empty` is
+    printed if there are no records. `whole` replaces the records in JSON.
     """
     if as_json():
         for record in records if whole is None else (whole,):
-            click.echo(compact(record))
+            click.echo(to_json(record))
         return
     names = [column.rpartition("=") for column in columns.split(", ")]
-    cells = [made.get(field) or partial(_field, column=field) for _, _, field in names]
-    rows = [[cell(record) for cell in cells] for record in records]
+    makers = [cells.get(field) or partial(_field, column=field) for _, _, field in names]
+    rows = [[make(record) for make in makers] for record in records]
     titles = [title or field.partition(":")[0] for title, _, field in names]
-    for number, line in enumerate(aligned([titles, *rows], _width())):
+    for number, line in enumerate(align_columns([titles, *rows], _terminal_width())):
         click.echo(click.style(line, bold=True) if number == 0 else line)
     if not rows:
         click.echo(empty, err=True)
@@ -82,72 +82,76 @@ def _field(record: Any, column: str) -> object:
     return format(record, decimals) if decimals and record is not None else record
 
 
-def compact(record: object) -> str:
+def to_json(record: object) -> str:
     """A record as one line of JSON."""
     return msgspec.json.encode(record, enc_hook=str).decode()  # paths are text
 
 
-def shown(cell: object) -> str:
-    """A cell's text: times without their fractions, nothing for None, no control characters."""
-    if cell is None:
-        return ""
-    if isinstance(cell, datetime):
-        return f"{cell:%Y-%m-%d %H:%M:%SZ}"
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, int):
-        return f"{cell:,}"
-    if isinstance(cell, dict):
-        return plain(compact(cell))
-    if isinstance(cell, list):
-        return ", ".join(map(shown, cell))
-    return plain(str(cell))
+def format_cell(cell: object) -> str:
+    """A cell's text: times without fractions, nothing for None, no control characters."""
+    match cell:
+        case None:
+            return ""
+        case datetime():
+            return f"{cell:%Y-%m-%d %H:%M:%SZ}"
+        case bool():
+            return "yes" if cell else "no"
+        case int():
+            return f"{cell:,}"
+        case dict():
+            return escape(to_json(cell))
+        case list():
+            return ", ".join(map(format_cell, cell))
+    return escape(str(cell))
 
 
-def plain(text: str, *, keep: str = "") -> str:
-    """Text that cannot steer a terminal: whatever does not print is spelled out."""
+def escape(text: str, *, keep: str = "") -> str:
+    """Spells out every character that does not print, so that stored text cannot control a terminal."""
     return "".join(
         c if c.isprintable() or c in keep or unicodedata.category(c) == "Zs" else ascii(c)[1:-1] for c in text
     )
 
 
-def count(number: int, what: str) -> str:
-    """So many, in words: 1 memory, 2 memories, 3 keys."""
-    many = f"{what[:-1]}ies" if what.endswith("ry") else f"{what}s"
-    return f"{number:,} {what if number == 1 else many}"
+def count(number: int, noun: str) -> str:
+    """A number with its noun: 1 memory, 2 memories, 3 keys."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
-def aligned(table: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:
-    """Lines with their columns under one another, numbers to the right; the widest columns give way."""
-    rows = [[shown(cell) for cell in row] for row in table]
-    widths = [min(max(map(_columns, column)), width or sys.maxsize) for column in zip(*rows, strict=True)]
-    # A number, a time or an id that is cut says nothing.
-    may_give = [n for n, (title, *cells) in enumerate(zip(*table, strict=True))
-                if title != "id" and not any(isinstance(cell, int | datetime) for cell in cells)]  # fmt: skip
-    while width is not None and may_give and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
-        widest = max(may_give, key=widths.__getitem__)
-        if widths[widest] <= _LEAST:
+def align_columns(table: Sequence[Sequence[object]], width: int | None) -> Iterator[str]:
+    """Lines with aligned columns, numbers to the right; cuts the widest columns to fit the width."""
+    rows = [[format_cell(cell) for cell in row] for row in table]
+    columns = [*zip(*table, strict=True)]
+    limit = width or sys.maxsize
+    widths = [min(max(map(_display_width, column)), limit) for column in zip(*rows, strict=True)]
+    # A number, a time or an id is useless if it is cut.
+    fixed = [
+        title == "id" or any(isinstance(cell, int | datetime) for cell in cells) for title, *cells in columns
+    ]
+    shrinkable = [n for n, is_fixed in enumerate(fixed) if not is_fixed]
+    while width is not None and shrinkable and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
+        widest = max(shrinkable, key=widths.__getitem__)
+        if widths[widest] <= _MIN_WIDTH:
             break
         widths[widest] -= 1
-    numbers = [all(type(cell) is int for cell in column[1:]) for column in zip(*table, strict=True)]
+    numeric = [all(type(cell) is int for cell in column[1:]) for column in columns]
     for row in rows:
-        cells = (_fitted(*each) for each in zip(row, widths, numbers, strict=True))
-        yield _GAP.join(cells).rstrip()
+        yield _GAP.join(map(_fit, row, widths, numeric)).rstrip()
 
 
-def _fitted(text: str, width: int, to_the_right: bool) -> str:
-    """A text of this width: filled with spaces, or cut."""
-    if _columns(text) > width:
+def _fit(text: str, width: int, is_number: bool) -> str:
+    """Fills a text with spaces to a width, or cuts it."""
+    if _display_width(text) > width:
         text = text[: width - 1]
-        while _columns(text) > width - 1:
+        while _display_width(text) > width - 1:
             text = text[:-1]
         text += "…"
-    spaces = " " * (width - _columns(text))
-    return spaces + text if to_the_right else text + spaces
+    spaces = " " * (width - _display_width(text))
+    return spaces + text if is_number else text + spaces
 
 
-def _columns(text: str) -> int:
-    """How wide a terminal shows it: some characters take two columns, combining ones none."""
+def _display_width(text: str) -> int:
+    """The columns a text takes in a terminal: some characters take two, combining ones none."""
     if text.isascii():
         return len(text)
     return sum(
@@ -155,98 +159,100 @@ def _columns(text: str) -> int:
     )
 
 
-def _width() -> int | None:
-    """The terminal's width; without a terminal nothing is cut, unless COLUMNS says so."""
-    given = os.environ.get("COLUMNS", "").isdigit()
-    return shutil.get_terminal_size().columns if given or sys.stdout.isatty() else None
+def _terminal_width() -> int | None:
+    """The terminal's width; without a terminal nothing is cut, unless COLUMNS is set."""
+    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
+    return shutil.get_terminal_size().columns if has_width else None
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Goes on only if told to: by `--yes`, or by somebody at the terminal."""
+    """Raises Refusal unless `--yes` or somebody at the terminal confirms."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Refused(f"{question} There is no terminal to ask at: say so with --yes")
+        raise Refusal(f"{question} There is no terminal to ask at: confirm with --yes")
     try:
         if click.confirm(question, err=True):
             return
     except click.Abort:
         click.echo(err=True)
-    raise Refused("nothing was done")
+    raise Refusal("nothing was changed")
 
 
 @contextmanager
-def progress(
-    label: str, length: int | None = None, *, before: int | None = None
+def progress_bar(
+    label: str, length: int | None = None, *, start: int | None = None
 ) -> Iterator[Callable[[int], None]]:
-    """A bar on the error stream, where that is a terminal; the value is called with each step's size.
+    """Shows a bar on the error stream if that is a terminal; call the yielded function with each step's size.
 
-    `before`: how many were done before; then it tells how far of how many it is, and how many a second.
+    `start` is the position to begin at; with it, the bar also shows counts and a rate.
     """
     if not sys.stderr.isatty():
         yield lambda step: None
         return
     steps = range(length) if length else itertools.count()
-    begun = time.monotonic()
+    begin = time.monotonic()
 
     def rate(_: object) -> str | None:
-        seconds = time.monotonic() - begun
-        return None if before is None or seconds < 1 else f"{(bar.pos - before) / seconds:,.1f}/s"
+        seconds = time.monotonic() - begin
+        return None if start is None or seconds < 1 else f"{(bar.pos - start) / seconds:,.1f}/s"
 
-    counted = before is not None or not length
-    with click.progressbar(steps, label=label, file=sys.stderr, show_pos=counted, item_show_func=rate) as bar:
+    show_pos = start is not None or not length
+    with click.progressbar(
+        steps, label=label, file=sys.stderr, show_pos=show_pos, item_show_func=rate
+    ) as bar:
         bar.update_min_steps = max(1, length // 200) if length else 100
-        bar.update(before or 0)
+        bar.update(start or 0)
         yield bar.update
-        bar.finish()  # what is done is shown as done, whatever was counted
+        bar.finish()  # a finished bar is full, whatever was counted
         bar.update_min_steps = 0
         bar.update(0)
 
 
-def followed(label: str, length: int, reached: Iterable[int]) -> int:
-    """Goes through how far a job has come, with a bar; how far it came in the end."""
-    steps = iter(reached)
-    done = before = next(steps, 0)
-    with progress(label, length, before=before) as step:
-        for now in steps:
-            step(now - done)
-            done = now
-    return done
+def show_progress(label: str, length: int, positions: Iterable[int]) -> int:
+    """Consumes the positions of a job with a progress bar; returns the last one."""
+    steps = iter(positions)
+    last = start = next(steps, 0)
+    with progress_bar(label, length, start=start) as step:
+        for position in steps:
+            step(position - last)
+            last = position
+    return last
 
 
-def wait_for_index(waiting: Callable[[], int], waited: int) -> None:
-    """Waits until none of so many texts waits to be indexed, or nothing has happened for long."""
+def wait_for_index(count_waiting: Callable[[], int], total: int) -> None:
+    """Waits until no text waits to be indexed, or indexing has stalled. `total`: how many wait now."""
 
-    def indexed() -> Iterator[int]:
-        last, changed = waited, time.monotonic()
-        while last and time.monotonic() - changed < _PATIENCE:
-            time.sleep(_BETWEEN_LOOKS)
-            if (now := waiting()) != last:
-                last, changed = now, time.monotonic()
-                yield max(waited - now, 0)
+    def positions() -> Iterator[int]:
+        waiting, changed_at = total, time.monotonic()
+        while waiting and time.monotonic() - changed_at < _STALL_SECONDS:
+            time.sleep(_POLL_SECONDS)
+            if (now := count_waiting()) != waiting:
+                waiting, changed_at = now, time.monotonic()
+                yield max(total - now, 0)
 
-    followed("indexing", waited, indexed())
+    show_progress("indexing", total, positions())
 
 
-def finished(steps: Iterable[Progress[T]]) -> T:
-    """What a long job gives in the end, with a bar for each of its steps."""
-    for name, group in itertools.groupby(steps, key=lambda each: each.step):
+def run_steps(steps: Iterable[Progress[T]]) -> T:
+    """Runs a long job with a progress bar for each of its steps; returns its result."""
+    for name, group in itertools.groupby(steps, key=lambda progress: progress.step):
         first = next(group)
         if first.result is not None:
             return first.result
-        followed(name, first.total, (each.done for each in itertools.chain([first], group)))
+        show_progress(name, first.total, (progress.done for progress in itertools.chain([first], group)))
     raise AssertionError("the last step has the result")
 
 
 @contextmanager
-def writing(path: str | None) -> Iterator[Callable[[bytes], object]]:
-    """Writes to the standard output for '-', to a new file that is there once it is whole, or nowhere."""
+def open_output(path: str | None) -> Iterator[Callable[[bytes], object]]:
+    """Yields a function that writes to stdout for '-', to a file that appears when complete, or nowhere."""
     if path is None:
         yield lambda data: None
     elif path == "-":
         yield sys.stdout.buffer.write
     else:
-        from alcove.upkeep.backup import Partial  # noqa: PLC0415  --help does without
+        from alcove.upkeep.backup import Partial  # noqa: PLC0415  not needed for --help
 
         with Partial(Path(path)) as partial:
             yield partial.write

@@ -84,10 +84,10 @@ def test_a_conversation_in_a_pipe_shows_context_and_memory_and_forgets(
     assert "it is not there any more" in done.stderr
     assert "there is no summary" in done.stderr
     assert "/forget takes a number" in said
-    assert "there is no /what; /help says what there is" in said
+    assert "there is no /what; /help lists the commands" in said
     assert "[user]\none \ntwo\n" in said
     assert "[assistant]\nNoted." in said
-    assert "/memory       what is kept of you here" in said
+    assert "/memory       show what is stored about you here" in said
     assert len(llm.requests) == 3
     front.refuses("session", "show", "helper", "s", code=1)
 
@@ -203,7 +203,7 @@ def test_at_a_terminal_lines_come_back_answers_stop_and_hostile_text_steers_noth
         os.write(ours, b"go on\n")
         sees("word word")
         os.write(ours, b"\x03")
-        sees("stopped; nothing of it was kept")
+        sees("stopped; nothing of it was stored")
         until(lambda: llm.requests[-1].gone)
         sees("> ")
         llm.play(text("Again."))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from alcove.cli.memories import changed
-from alcove.cli.output import aligned, shown
+from alcove.cli.memories import changes
+from alcove.cli.output import align_columns, format_cell
 from alcove.client import connect
 from tests.support.command import Command
 from tests.support.service import COMMAND, Service, alcove, environment, serving
@@ -50,7 +50,7 @@ def test_put_indexes_texts_of_the_value(command: Command, words: list[str], inde
 def test_a_search_says_what_to_do_about_memories_that_no_query_finds(command: Command) -> None:
     command.run("put", command.room, "tea", "text=mint tea")
     said = command.run("search", command.room, "tea").output
-    assert "no query finds the 1 here that have no index text: `list --unindexed` shows them" in said
+    assert "no query finds 1 memory here without index text: `list --unindexed` lists them" in said
     for way in ("list", "search"):
         assert "tea" in command.says(way, command.room, "--unindexed")
     assert "no text there" in command.run("put", command.room, "tea", "cups=3", "--index-all").output
@@ -164,7 +164,7 @@ def test_namespaces_are_one_a_line(command: Command) -> None:
     ]
     assert command.lines("namespaces", command.room, "--suffix", "a") == [f"{command.room}:a".split(":")]
     assert command.says("namespaces", command.room, "--max-depth", 3).split() == [command.room]
-    assert "nothing is held" in command.run("namespaces", "user:nobody").stderr
+    assert "nothing found below user:nobody" in command.run("namespaces", "user:nobody").stderr
 
 
 def test_events_show_what_happened(command: Command) -> None:
@@ -268,28 +268,28 @@ def test_what_is_stored_cannot_steer_the_terminal(command: Command) -> None:
 
 def test_tables_fit_a_terminal_and_keep_what_matters() -> None:
     rows: list[list[object]] = [["name", "n", "text"], ["日本", 7, "x" * 50], ["12", 1000, "é"]]
-    assert [*aligned(rows, 30)] == [
+    assert [*align_columns(rows, 30)] == [
         "name      n  text",
         "日本      7  " + "x" * 16 + "…",
         "12    1,000  é",
     ]
-    assert [*aligned(rows, None)][1].endswith("x" * 50)
-    assert max(len(line) for line in aligned([["a" * 90, "b" * 90]], 40)) <= 40
-    assert shown(datetime(2026, 1, 2, 3, 4, 5, 678, UTC)) == "2026-01-02 03:04:05Z"
+    assert [*align_columns(rows, None)][1].endswith("x" * 50)
+    assert max(len(line) for line in align_columns([["a" * 90, "b" * 90]], 40)) <= 40
+    assert format_cell(datetime(2026, 1, 2, 3, 4, 5, 678, UTC)) == "2026-01-02 03:04:05Z"
     narrow: list[list[object]] = [
         ["id", "when", "n", "text"],
         ["a" * 36, datetime(2026, 1, 2, tzinfo=UTC), 10**9, "t" * 40],
     ]
-    assert [*aligned(narrow, 60)][1] == f"{'a' * 36}  2026-01-02 00:00:00Z  1,000,000,000  ttttt…"
+    assert [*align_columns(narrow, 60)][1] == f"{'a' * 36}  2026-01-02 00:00:00Z  1,000,000,000  ttttt…"
 
 
 def test_a_huge_cell_costs_no_more_than_it_shows() -> None:
     for letter in "xé日":
-        assert len([*aligned([["text"], [letter * 2_000_000]], 80)][1]) <= 80
+        assert len([*align_columns([["text"], [letter * 2_000_000]], 80)][1]) <= 80
 
 
 def test_a_diff_tells_types_apart() -> None:
-    assert [*changed({"a": 1, "b": True, "c": None}, {"a": 1.0, "b": 1, "c": None})] == [
+    assert [*changes({"a": 1, "b": True, "c": None}, {"a": 1.0, "b": 1, "c": None})] == [
         ("a", 1, 1.0),
         ("b", True, 1),
     ]

@@ -160,7 +160,7 @@ def test_rotate_keys_wraps_every_key_anew(command: Command, user: str) -> None:
     before = command.json("rotate-keys")
     assert before["rewrapped"] >= 1
     text = command.says("rotate-keys")
-    assert " wrapped anew by " in text
+    assert " now wrapped by " in text
     assert before["active"] not in text
     with _as_user(command, user) as store:
         assert store.search()[0].value == {"n": "the second thing"}

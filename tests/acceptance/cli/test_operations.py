@@ -218,7 +218,7 @@ def test_the_audit_log_is_read_newest_first_by_user_and_action(command: Command)
     header, row = command.says("audit", "--user", user, "--limit", 1).splitlines()
     assert header.split() == ["when", "actor", "action", "subject", "details"]
     assert row.split()[2:4] == ["noop", "user.review"]
-    assert command.run("audit", "--action", "nothing").stderr == "nothing was noted\n"
+    assert command.run("audit", "--action", "nothing").stderr == "the audit log has no such entry\n"
 
 
 def test_a_memory_is_found_by_review_and_removed(command: Command) -> None:
@@ -236,4 +236,4 @@ def test_a_memory_is_found_by_review_and_removed(command: Command) -> None:
     assert [each["key"] for each in command.lines("review", user)] == ["kept"]
     assert "no such memory" in command.refuses("remove", user, ids["gone"], "--yes", code=1)
     assert len(command.lines("review", user, "--limit", 1)) == 1
-    assert command.run("review", "nobody").stderr == "nothing of nobody is held\n"
+    assert command.run("review", "nobody").stderr == "nothing is stored about nobody\n"

@@ -92,7 +92,7 @@ def test_a_longer_line_is_refused_by_its_number_and_the_others_are_taken(
                 service.call("PUT", "/v1/admin/settings", json=dict.fromkeys(some))
                 report = answer.json()
             case _:
-                monkeypatch.setattr("alcove.cli.store.OPERATOR", SMALL)
+                monkeypatch.setattr("alcove.cli.command.OPERATOR", SMALL)
                 (file := path.with_name("lines")).write_bytes(b"\n".join(lines))
                 command = Command(str(path))
                 report = json.loads(command.says("import", file, "--json", code=1, ALCOVE_EMBEDDER="none"))
