@@ -103,10 +103,10 @@ class ScriptedModel:
 @command()
 @click.argument("story", type=click.Choice(["adventure", "two-weeks", "both"]), default="both")
 def demo(story: str) -> None:
-    """Play two stories with a scripted model, which show who remembers what.
+    """Play two stories with a scripted model.
 
     \b
-    Needs no LLM and no internet, and leaves nothing behind.
+    They show who remembers what. Needs no LLM and no internet, and leaves nothing behind.
     Example:  alcove demo adventure
     """
     import yaml  # noqa: PLC0415  few commands need it

@@ -28,7 +28,7 @@ _MAX_FINDINGS_SHOWN = 10
 
 @command()
 def stats(store: Store) -> None:
-    """Count memories, versions and bytes, in all and below each root segment.
+    """Count memories, versions and bytes, by root segment.
 
     \b
     Example:  alcove stats
@@ -91,7 +91,7 @@ def reindex(store: Store) -> None:
 @click.option("--retry", is_flag=True, help="Try to index parked texts again.")
 @click.option("--wait", is_flag=True, help="Like --retry, until nothing waits; exit code 1 if some still do.")
 def index(store: Store, *, retry: bool, wait: bool) -> int:
-    """Show the progress of indexing, and the texts that could not be indexed.
+    """Show the progress of indexing, and texts that failed.
 
     \b
     Example:  alcove index
@@ -155,10 +155,11 @@ def serve(**options: Any) -> None:
 @click.command()
 @configuration.options
 def worker(**options: Any) -> None:
-    """Do the background work of a store, such as indexing, and serve nothing.
+    """Do the background work of a store, and serve nothing.
 
     \b
-    It takes the options of `alcove serve`. Run as many as you need; each ends at SIGTERM.
+    It indexes texts and deletes what has expired. It takes the options of `alcove serve`; run as many as you
+    need. Each ends at SIGTERM.
     Nodes with --indexing-interval 0 leave indexing to workers.
     Example:  alcove worker --engine postgresql://db.example.org/alcove
     """
@@ -173,7 +174,7 @@ def worker(**options: Any) -> None:
 @command()
 @configuration.options
 def config(**options: Any) -> None:
-    """Print the options that `alcove serve` would use, and where each comes from."""
+    """Print what `alcove serve` would use, and where it comes from."""
     sources = configuration.sources(click.get_current_context())
     rows = []
     for name, value in options.items():
@@ -220,7 +221,7 @@ def version() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print a script that completes commands and options in your shell.
+    """Print a script that completes commands in your shell.
 
     \b
     Examples:

@@ -259,9 +259,10 @@ def activity(store: Store, prefix: Namespace, *, days: int) -> None:
 
 @command("map")
 def map_memories(store: Store, prefix: Namespace, limit: int = 1000) -> None:
-    """Place memories on a plane by meaning: similar ones are close together.
+    """Place memories on a plane by meaning.
 
     \b
+    Similar memories are close together.
     Example:  alcove map user:alice --json
     """
     found = store.map(prefix, limit=limit)

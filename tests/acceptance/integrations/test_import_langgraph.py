@@ -76,7 +76,7 @@ def test_items_come_with_their_namespaces_times_and_what_is_left_of_their_life(
 ) -> None:
     user = uuid.uuid4().hex
     told = command.says("import", "--from", "langgraph", source, "--user", user)
-    assert told == "3 memories imported, 0 unchanged\nnot brought: 1 item (already expired there)\n"
+    assert told == "3 memories imported, 0 unchanged\nnot imported: 1 item (already expired there)\n"
     found = brought(command, user)
     greeting, bottom, soon = (found[key] for key in ("greeting", "bottom", "soon"))
     assert greeting.namespace == ("user", user, "langgraph", "users", "änne", "notes")
@@ -219,7 +219,7 @@ def test_a_row_that_is_no_item_is_named_and_threads_are_told_of(command: Command
         "item cut of a: value: expected JSON",
         "item list of a: record: expected an object, not a list",
         f"user:{user}:langgraph:a::b odd: namespace[4]: expected a non-empty plain string",
-        "not brought: 2 checkpoints (an import takes stores only; threads of graphs start again)",
+        "not imported: 2 checkpoints (an import takes stores only; threads of graphs start again)",
     ]
 
 

@@ -78,8 +78,8 @@ def test_memories_come_with_users_days_and_metadata(command: Command, mem0: Mem0
     told = command.says("import", "--from", "mem0", mem0.export)
     assert told == (
         "3 memories imported, 0 unchanged\n"  # Bo's is in the answer for the agent, too, and comes once
-        "not brought: 1 memory (already expired there)\n"
-        "not brought: 1 memory (their owner is unknown: --user NAME imports them for that user)\n"
+        "not imported: 1 memory (already expired there)\n"
+        "not imported: 1 memory (their owner is unknown: --user NAME imports them for that user)\n"
     )
     anns = of(command, mem0.ann, "all")
     tea, bergen = anns["Ann drinks grüner Tee ☕"], anns["Ann moves to Bergen"]
@@ -162,8 +162,8 @@ def test_the_platforms_pages_and_categories_are_understood(command: Command, tmp
     cy = uuid.uuid4().hex
     page = {"count": 7, "next": "https://…", "results": [{**PLATFORM, "user_id": cy}], "relations": [{}, {}]}
     told = command.says("import", "--from", "mem0", written(tmp_path / "page.json", page))
-    assert "not brought: 2 graph relations" in told
-    assert "not brought: 6 memories (on other pages of the export)" in told
+    assert "not imported: 2 graph relations" in told
+    assert "not imported: 6 memories (on other pages of the export)" in told
     [memory] = of(command, cy, "all").values()
     assert memory.value["tags"] == ["sport-&-games", "health"]
     assert memory.value["origin"] == {
