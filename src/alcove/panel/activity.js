@@ -1,25 +1,25 @@
-// What happened: events by day, growth by room, tool calls, types, and for who operates it, latency and lag.
+// What happened: events by day, growth of rooms, tool calls, types; for auditors and admins, latency and the index.
 
 import { at, get, text } from "./api.js";
-import { empty, field, firstMemory, form, h, input, number, segments, select, spelled, time } from "./dom.js";
-import { recorded } from "./memories.js";
+import { empty, field, firstMemory, form, h, input, number, parseNamespace, select, formatNamespace, time } from "./dom.js";
+import { auditNotice } from "./memories.js";
 import { lines, stacked } from "./plots.js";
 
 const kinds = ["add", "update", "delete", "expired"];
 
-export default async function activity(asked, { me, go }) {
-  const ns = asked.getAll("ns"),
-    days = Number(asked.get("days") ?? 30);
+export default async function activity(params, { me, go }) {
+  const ns = params.getAll("ns"),
+    days = Number(params.get("days") ?? 30);
   const [happened, calls, operating] = await Promise.all([
     get("/v1/memories/activity", { ns, days }),
     toolCalls(),
     me.auditor ? health() : [],
   ]);
   const choosing = form(
-    (given) => go({ ns: segments(given.get("ns")), days: given.get("days") }),
+    (given) => go({ ns: parseNamespace(given.get("ns")), days: given.get("days") }),
     h(
       "div.row.card",
-      field("Namespace", input({ name: "ns", value: spelled(ns), placeholder: "all you may see" })),
+      field("Namespace", input({ name: "ns", value: formatNamespace(ns), placeholder: "everything you can read" })),
       field("Days", select([["7"], ["30"], ["90"], ["365"]], String(days), { name: "days" })),
       h("button", "Show"),
     ),
@@ -34,7 +34,7 @@ export default async function activity(asked, { me, go }) {
   return h(
     "div",
     choosing,
-    recorded(happened.growth.map((each) => each.namespace)),
+    auditNotice(happened.growth.map((each) => each.namespace)),
     h("div.plots", byDay(happened, days), growing(happened, days), types(happened), calls, operating),
   );
 }
@@ -51,7 +51,7 @@ function byDay({ since, events }, count) {
 
 function growing({ since, growth }, count) {
   const days = dates(since, count),
-    rooms = Map.groupBy(growth, (each) => spelled(each.namespace));
+    rooms = Map.groupBy(growth, (each) => formatNamespace(each.namespace));
   const series = [...rooms].map(([name, steps]) => {
     const by = new Map(steps.map((each) => [each.day, each.by]));
     let total = 0;
@@ -84,7 +84,7 @@ async function toolCalls() {
   );
 }
 
-// From what the server counts about itself.
+// From the server's own metrics.
 async function health() {
   const [counts, index] = await Promise.all([text("/metrics").catch(() => ""), get("/v1/admin/index")]);
   const buckets = new Map();
@@ -97,7 +97,7 @@ async function health() {
   const latency =
     buckets.size > 0 &&
     stacked(
-      "Searches by how long they took, in ms",
+      "Search latency in ms",
       bounds.map((le) => (le === "+Inf" ? "more" : String(1000 * Number(le)))),
       ["searches"],
       (_, n) => each[n],

@@ -1,11 +1,11 @@
-// For who looks after the store: people, policies, keys, the index, and who did what.
+// For admins and auditors: users' data, policies, keys, the index, and the audit log.
 
 import { at, del, get, post, put } from "./api.js";
 import { to } from "./app.js";
 import {
   ask,
   button,
-  counted,
+  plural,
   download,
   element,
   failure,
@@ -18,17 +18,17 @@ import {
   number,
   say,
   select,
-  spelled,
+  formatNamespace,
   table,
   time,
 } from "./dom.js";
-import { entry, recorded } from "./memories.js";
+import { entry, auditNotice } from "./memories.js";
 
 const pages = { people: "People", policies: "Policies", keys: "Keys", index: "Index", audit: "Audit log" };
 const show = { people, policies, keys, index, audit };
 
-export default async function admin(asked, context) {
-  const page = asked.get("page") in pages ? asked.get("page") : "people";
+export default async function admin(params, context) {
+  const page = params.get("page") in pages ? params.get("page") : "people";
   return h(
     "div",
     element(
@@ -38,20 +38,20 @@ export default async function admin(asked, context) {
         link(text, to("admin", { page: name }), { "aria-current": name === page ? "page" : null }),
       ),
     ),
-    await show[page](asked, context),
+    await show[page](params, context),
   );
 }
 
-// People: what is held, export, and the right to be forgotten
+// People: what is stored about them, export, and the right to be forgotten
 
-async function people(asked, { me, go, again }) {
-  const user = asked.get("user"),
+async function people(params, { me, go, again }) {
+  const user = params.get("user"),
     looking = form(
       (given) => go({ page: "people", user: given.get("user") }),
       h(
         "div.row.card",
         field("User", input({ name: "user", value: user ?? "", required: true })),
-        h("button.main", "Show what is held"),
+        h("button.main", "Show their data"),
       ),
     );
   if (!user) {
@@ -60,7 +60,7 @@ async function people(asked, { me, go, again }) {
       "div",
       looking,
       table(
-        "What is held, by root",
+        "Stored data by root segment",
         ["root", "memories", "versions", "bytes"],
         stats.roots.map((root) => [root.root, number(root.memories), number(root.versions), number(root.bytes)]),
       ),
@@ -73,7 +73,7 @@ async function people(asked, { me, go, again }) {
     table(
       caption,
       ["namespace", "memories", "versions", "bytes"],
-      list.map((each) => [spelled(each.namespace), number(each.memories), number(each.versions), number(each.bytes)]),
+      list.map((each) => [formatNamespace(each.namespace), number(each.memories), number(each.versions), number(each.bytes)]),
     );
   const review = element(
     "details.card",
@@ -99,7 +99,7 @@ async function people(asked, { me, go, again }) {
                   if (
                     await ask(
                       "Remove this memory for good?",
-                      "With every version of it; this is audited and cannot be undone.",
+                      "This deletes every version, is audited, and cannot be undone.",
                       { yes: "Remove" },
                     )
                   ) {
@@ -114,7 +114,7 @@ async function people(asked, { me, go, again }) {
           : [],
       }),
     );
-    read.append(h("ul.plain", items.length ? items : h("li", "That is all.")));
+    read.append(h("ul.plain", items.length ? items : h("li", "There are no more.")));
     if (items.length === 20)
       read.append(
         button("Show more", (event) => {
@@ -128,18 +128,18 @@ async function people(asked, { me, go, again }) {
     looking,
     h(
       "section.card",
-      h("h2", `Held of ${user}`),
+      h("h2", `Data of ${user}`),
       h(
         "p",
-        `${counted(held.memories, "memory", "memories")} in ${counted(held.versions, "version")}, ${number(held.bytes)} bytes; ${counted(held.shared, "version")} in rooms of others; ${counted(held.api_keys, "API key")}; ${held.key ? "a data key opens what is theirs" : "no data key"}.`,
+        `${plural(held.memories, "memory", "memories")} in ${plural(held.versions, "version")}, ${number(held.bytes)} bytes; ${plural(held.shared, "version")} in rooms of others; ${plural(held.api_keys, "API key")}; ${held.key ? "encrypted with their own key" : "no encryption key"}.`,
       ),
       held.first_written && h("p.soft", "First written ", time(held.first_written), ", last ", time(held.last_written)),
       h(
         "div.row",
-        link("Export everything", `${at("admin", "users", user, "export")}`, { download: `${user}.jsonl` }),
+        link("Export everything", at("admin", "users", user, "export"), { download: `${user}.jsonl` }),
         me.admin && button(`Erase ${user} …`, () => wipe(user, result), { class: "danger" }),
       ),
-      recorded([["user", user]]),
+      auditNotice([["user", user]]),
     ),
     result,
     rooms("Their rooms", held.namespaces),
@@ -159,7 +159,7 @@ async function wipe(user, result) {
     if (
       !(await ask(
         `Erase ${user} for good?`,
-        `This removes ${counts || "nothing but the key"}, and destroys the key that opens what is theirs. It cannot be undone, not even from a backup that is restored.`,
+        `This removes ${counts || "nothing but the key"}, and destroys the key that their data is encrypted with. It cannot be undone, not even by restoring a backup.`,
         { yes: "Erase for good", typed: user },
       ))
     )
@@ -180,7 +180,7 @@ async function wipe(user, result) {
 
 // Policies, with a dry run
 
-async function policies(asked, { me, again }) {
+async function policies(params, { me, again }) {
   const now = await get("/v1/admin/policies"),
     trouble = h("div"),
     answer = h("div"),
@@ -216,7 +216,7 @@ async function policies(asked, { me, again }) {
   );
   return h(
     "div",
-    h("p.soft", `Version ${now.version}; changed here: ${now.stored.join(", ") || "none"}.`),
+    h("p.soft", `Version ${now.version}; put by an admin: ${now.stored.join(", ") || "none"}.`),
     trouble,
     names.map((name) =>
       element(
@@ -232,7 +232,7 @@ async function policies(asked, { me, again }) {
         h("h2", "Dry run"),
         field("Input", question),
         button(
-          "Ask the texts above",
+          "Test the policies above",
           tried(async () =>
             answer.replaceChildren(
               json(await post("/v1/admin/policies/test", { input: JSON.parse(question.value), ...changed() })),
@@ -245,15 +245,15 @@ async function policies(asked, { me, again }) {
       h(
         "div.row",
         button(
-          "Put in force everywhere",
+          "Activate everywhere",
           tried(async () => {
             if (
-              await ask("Put these policies in force?", "Every worker and node decides by them from now on.", {
-                yes: "Put in force",
+              await ask("Activate these policies?", "Every worker and node will use them at once.", {
+                yes: "Activate",
               })
             ) {
               await put("/v1/admin/policies", changed());
-              say("In force.");
+              say("Activated.");
               again();
             }
           }),
@@ -263,9 +263,9 @@ async function policies(asked, { me, again }) {
   );
 }
 
-// Keys that wrap, and keys that let in
+// Keys that encrypt data keys, and API keys
 
-async function keys(asked, { me, again }) {
+async function keys(params, { me, again }) {
   const [wrapping, { keys: letting }] = await Promise.all([get("/v1/admin/keys"), get("/v1/admin/apikeys")]),
     made = h("div");
   const create = async (given) => {
@@ -285,17 +285,17 @@ async function keys(asked, { me, again }) {
     table(
       "Key-encryption keys",
       ["id", "data keys", ""],
-      wrapping.keys.map((key) => [key.id, number(key.data_keys), key.active ? "wraps new ones" : ""]),
+      wrapping.keys.map((key) => [key.id, number(key.data_keys), key.active ? "active" : ""]),
     ),
     me.admin &&
-      button("Wrap every data key anew", async () => {
+      button("Wrap every data key with a new key", async () => {
         const done = await post("/v1/admin/keys/rotate");
         say(`Done: ${JSON.stringify(done)}`);
         again();
       }),
     table(
       "API keys",
-      ["client", "user", "roles", "made", ""],
+      ["client", "user", "roles", "created", ""],
       letting.map((key) => [
         key.client,
         key.user ?? (key.trusted ? "any" : ""),
@@ -306,7 +306,7 @@ async function keys(asked, { me, again }) {
               "Revoke",
               async () => {
                 if (
-                  await ask("Revoke this key?", `${key.client} is let in no more, within a second.`, { yes: "Revoke" })
+                  await ask("Revoke this key?", `${key.client} loses access within a second.`, { yes: "Revoke" })
                 ) {
                   await del(at("admin", "apikeys", key.id));
                   again();
@@ -325,14 +325,14 @@ async function keys(asked, { me, again }) {
           field("Client", input({ name: "client", required: true })),
           field("User", input({ name: "user" })),
           field("Role", select([["", "none"], ["auditor"], ["admin"]], "", { name: "role" })),
-          h("button", "Make an API key"),
+          h("button", "Create an API key"),
         ),
       ),
     made,
   );
 }
 
-async function index(asked, { me, again }) {
+async function index(params, { me, again }) {
   const state = await get("/v1/admin/index");
   return h(
     "div",
@@ -345,7 +345,7 @@ async function index(asked, { me, again }) {
         `; ${number(state.parked)} are parked.`,
       ),
       me.admin &&
-        button("Try what waits or is parked", async () => {
+        button("Index waiting and parked texts now", async () => {
           await post("/v1/admin/index/trigger");
           again();
         }),
@@ -354,7 +354,7 @@ async function index(asked, { me, again }) {
       table(
         "Parked",
         ["namespace", "key", "tries", "why"],
-        state.parked_items.map((item) => [spelled(item.namespace), item.key, item.tries, item.error]),
+        state.parked_items.map((item) => [formatNamespace(item.namespace), item.key, item.tries, item.error]),
       ),
   );
 }
@@ -362,13 +362,13 @@ async function index(asked, { me, again }) {
 async function audit() {
   const shown = h("div"),
     entries = [],
-    heads = ["when", "who", "what", "of whom", "details"];
+    heads = ["when", "who", "what", "about", "details"];
   const load = async (after_cursor) => {
     const page = await get("/v1/admin/audit", { after_cursor, limit: 50 });
     entries.push(
       ...page.entries.map((each) => [
         time(each.at),
-        each.actor ?? "the person",
+        each.actor ?? "not named",
         each.action,
         each.subject ?? "",
         JSON.stringify(each.details),

@@ -1,35 +1,35 @@
-// An agent's rooms, as somebody who talks with it may see them; an admin may look at another user's.
+// An agent's rooms for the user who is signed in; an admin can look at those of another user.
 
 import { at, follow, get } from "./api.js";
 import { to } from "./app.js";
-import { counted, element, empty, failure, field, form, h, input, link, select, spelled } from "./dom.js";
+import { plural, element, empty, failure, field, form, h, input, link, select, formatNamespace } from "./dom.js";
 import { newest } from "./memories.js";
 
-const most = 3; // streams: a browser keeps six connections to one server, for everything; other rooms are looked at by the clock
+const maxStreams = 3; // a browser has six connections to a server, for everything; other rooms are polled
 
-const first = `# agents.yaml, given with: alcove serve --agents agents.yaml
+const first = `# agents.yaml, for: alcove serve --agents agents.yaml
 agents: [{name: helper, memory: {private: {}, facts: {enabled: true}, long_term: {}}}]`;
 
-// Which agent a view is about: its name, and the field to choose another by; or what to say where there is none.
-export async function chosen(asked, props) {
+// The agent of a view: its name and a field to choose another; or a message if there are none.
+export async function chooseAgent(params, props) {
   const { agents } = await get("/v1/agents");
-  const none = "Agents are described in a file, each with its rooms. With one, this page has something to show.";
+  const none = "Describe your agents and their rooms in a file, and this page shows them.";
   if (!agents.length) return { none: empty("No agents yet", none, first) };
-  const name = asked.get("agent") ?? agents[0].name;
+  const name = params.get("agent") ?? agents[0].name;
   const names = agents.map((each) => [each.name]);
   return { name, choose: field("Agent", select(names, name, props)) };
 }
 
-// Whose memory it is: an admin may look at another user's.
-export const whose = (user, go) =>
+// A form with which an admin looks at another user's memory.
+export const userForm = (user, go) =>
   form(
     (given) => go(given.get("user")),
-    h("div.row", field("User", input({ name: "user", value: user, size: 12 })), h("button", "Show theirs")),
+    h("div.row", field("User", input({ name: "user", value: user, size: 12 })), h("button", "Show")),
   );
 
-export default async function agents(asked, { me, go, until }) {
-  const user = asked.get("user") ?? "";
-  const { none, name, choose } = await chosen(asked, { onchange: (event) => go({ agent: event.target.value, user }) });
+export default async function agents(params, { me, go, until }) {
+  const user = params.get("user") ?? "";
+  const { none, name, choose } = await chooseAgent(params, { onchange: (event) => go({ agent: event.target.value, user }) });
   if (none) return none;
   const filter = input({ type: "search", placeholder: "part of a memory" });
   const other = user && user !== me.user,
@@ -45,7 +45,7 @@ export default async function agents(asked, { me, go, until }) {
   const again = async () => rooms.draw(await look());
   let streams = 0;
   const rooms = shelf(found, (namespace) => {
-    if (streams++ < most) until(follow(namespace, again));
+    if (streams++ < maxStreams) until(follow(namespace, again));
   });
   const tick = setInterval(() => document.hidden || again().catch(() => null), 5000);
   until(() => clearInterval(tick));
@@ -55,7 +55,7 @@ export default async function agents(asked, { me, go, until }) {
     h(
       "div.row.card",
       choose,
-      me.admin && whose(user || me.user, (user) => go({ agent: name, user })),
+      me.admin && userForm(user || me.user, (user) => go({ agent: name, user })),
       h("div.grow", field("Filter", filter)),
       link("See its prompt", to("prompt", { agent: name })),
       link("Its conversations", to("conversations", { agent: name, user })),
@@ -73,7 +73,7 @@ export default async function agents(asked, { me, go, until }) {
         h(
           "summary",
           h("span.kind", "summary of conversations "),
-          h("span.soft", counted(summary.points?.length ?? 0, "point")),
+          h("span.soft", plural(summary.points?.length ?? 0, "point")),
         ),
         h(
           "div",
@@ -90,10 +90,10 @@ export const points = (summary) =>
         "ul",
         summary.points.map((point) => h("li", point.text ?? JSON.stringify(point))),
       )
-    : h("p.soft", "It is empty: a conversation that has ended is summarised here.");
+    : h("p.soft", "It is empty. Conversations are summarised here when they end.");
 
-// Another user's rooms are where one's own are, with their name in it; their child namespaces are their own, and others
-// of theirs may name the agent, too.
+// Another user's rooms: the same namespaces with their name in place of yours, their child namespaces, and any other
+// namespace of theirs that names the agent.
 async function theirs(rooms, agent, mine, user) {
   const { namespaces } = await get(at("admin", "users", user)),
     owned = (part, n, ns) => part === mine && ["u", "user"].includes(ns[n - 1]),
@@ -116,20 +116,20 @@ async function theirs(rooms, agent, mine, user) {
   return [...found, ...more.map((each) => ({ ...each, room: below(each.namespace) ? child : each.namespace[0] }))];
 }
 
-const child = "private, older"; // a child namespace, which the agent reads while the private one is empty
+const child = "private, older"; // a child namespace; the agent reads it while the private one is empty
 const hint = "The agent reads this while the private namespace is empty: the newest of each key.",
-  nobodys = "Nobody owns this namespace; the count is of what this user wrote in it.";
+  nobodys = "Nobody owns this namespace; the count is of memories that this user wrote.";
 
 const exactly = ["private", child, "facts", "long-term"],
   scratch = ["agent", "session", "global", "workflow", "swarm", "debate"];
 
-// Rooms one below the other; when it is drawn again, those that are there stay as they are, open or not.
+// A list of rooms; when it is drawn again, rooms stay open or closed.
 function shelf(found, opened) {
   const node = h("div"),
     rooms = new Map();
   const draw = (found) => {
     for (const each of found) {
-      const place = spelled(each.namespace);
+      const place = formatNamespace(each.namespace);
       if (rooms.has(place)) rooms.get(place).again(each.memories);
       else {
         rooms.set(place, room(each, opened));
@@ -152,12 +152,12 @@ function room({ room: kind, namespace, memories, flat }, opened) {
   const size = h("span.soft"),
     count = (n) => {
       memories = n;
-      size.textContent = counted(n, "memory", "memories");
+      size.textContent = plural(n, "memory", "memories");
     };
   count(memories);
   let open = false,
     words = "";
-  const hidden = kind === child && !namespace.includes("u"); // nobody's: only the agent finds what one user wrote there
+  const hidden = kind === child && !namespace.includes("u"); // it has no owner: only the agent can read what one user wrote there
   const fresh = async () => {
     try {
       if (hidden) return;
@@ -180,7 +180,7 @@ function room({ room: kind, namespace, memories, flat }, opened) {
         if (!hidden) opened(namespace);
       },
     },
-    h("summary", h("span.kind", scratch.includes(kind) ? `scratch (${kind})` : kind === child ? "child namespace" : kind), " ", h("span", spelled(namespace)), " ", size),
+    h("summary", h("span.kind", scratch.includes(kind) ? `scratch (${kind})` : kind === child ? "child namespace" : kind), " ", h("span", formatNamespace(namespace)), " ", size),
     h("div", kind === child && h("p.soft", hint, hidden && ` ${nobodys}`), trouble, !hidden && list.node, below.node),
   );
   return {

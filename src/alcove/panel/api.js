@@ -1,17 +1,17 @@
-// The REST API, as the browser that is signed in may call it.
+// Calls of the REST API, as the user who is signed in.
 
 let csrf = "";
 export let me = null; // who is signed in
 
-export class Refused extends Error {
-  constructor(status, told) {
-    super(told.error ?? told.message ?? `The server answered ${status}.`);
+export class ApiError extends Error {
+  constructor(status, body) {
+    super(body.error ?? body.message ?? `The server answered ${status}.`);
     this.status = status;
     this.title = {
       401: "Please sign in",
       403: "You may not see this",
-      404: "It is not there",
-      409: "Somebody was quicker",
+      404: "Not found",
+      409: "Somebody else changed it first",
       503: "The server cannot answer now",
     }[status];
   }
@@ -19,8 +19,8 @@ export class Refused extends Error {
 
 const away = "The server does not answer. Is it still running? Nothing you typed is lost; try again when it is back.";
 
-async function sent(method, path, body) {
-  const headers = csrf ? { "X-Alcove-CSRF": csrf } : {}; // with reads, too: it says which session is this page's
+async function send(method, path, body) {
+  const headers = csrf ? { "X-Alcove-CSRF": csrf } : {}; // for reads, too: it names the session of this page
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let answer;
   try {
@@ -31,27 +31,26 @@ async function sent(method, path, body) {
       credentials: "same-origin",
     });
   } catch {
-    throw Object.assign(new Error(away), { title: "The server is away" });
+    throw Object.assign(new Error(away), { title: "The server cannot be reached" });
   }
-  if (!answer.ok) throw new Refused(answer.status, await answer.json().catch(() => ({})));
+  if (!answer.ok) throw new ApiError(answer.status, await answer.json().catch(() => ({})));
   return answer;
 }
 
-export const query = (asked = {}) => {
+export const query = (params = {}) => {
   const parts = new URLSearchParams();
-  for (const [name, value] of Object.entries(asked))
-    for (const each of Array.isArray(value) ? value : [value])
+  for (const [name, value] of Object.entries(params))
+    for (const each of [value].flat())
       if (each !== undefined && each !== null && each !== "") parts.append(name, each);
-  const text = parts.toString();
-  return text ? `?${text}` : "";
+  return parts.size ? `?${parts}` : "";
 };
 
-const answered = async (answer) => (answer.status === 204 ? null : answer.json());
-export const get = async (path, asked) => answered(await sent("GET", path + query(asked)));
-export const post = async (path, body = {}) => answered(await sent("POST", path, body));
-export const put = async (path, body) => answered(await sent("PUT", path, body));
-export const del = async (path, asked) => answered(await sent("DELETE", path + query(asked)));
-export const text = async (path) => (await sent("GET", path)).text();
+const parse = async (answer) => (answer.status === 204 ? null : answer.json());
+export const get = async (path, params) => parse(await send("GET", path + query(params)));
+export const post = async (path, body = {}) => parse(await send("POST", path, body));
+export const put = async (path, body) => parse(await send("PUT", path, body));
+export const del = async (path, params) => parse(await send("DELETE", path + query(params)));
+export const text = async (path) => (await send("GET", path)).text();
 export const at = (...parts) => `/v1/${parts.map(encodeURIComponent).join("/")}`;
 
 export const memory = {
@@ -59,8 +58,8 @@ export const memory = {
   history: (ns, key, after_cursor) => get("/v1/memories/history", { ns, key, after_cursor }),
 };
 
-export async function signedIn() {
-  csrf = ""; // of the session before, which may have ended
+export async function loadSession() {
+  csrf = ""; // that of the last session, which may have ended
   const session = await get("/panel/session");
   csrf = session.csrf;
   me = {
@@ -70,17 +69,18 @@ export async function signedIn() {
   };
   return me;
 }
-export const signIn = (token) => sent("POST", "/panel/session", { token });
-export const signOut = () => sent("DELETE", "/panel/session");
+export const signIn = (token) => send("POST", "/panel/session", { token });
+export const signOut = () => send("DELETE", "/panel/session");
 
-// Calls back soon after something happened below a namespace, however much does; a browser keeps few connections, so end it.
-export function follow(ns, happened) {
+// Calls `onChange` soon after events below a namespace, once for many. Call what it returns to end it: a browser has few
+// connections.
+export function follow(ns, onChange) {
   const stream = new EventSource(`/v1/memories/events/stream${query({ ns })}`);
   let due = null;
   const soon = () => {
     due ??= setTimeout(() => {
       due = null;
-      happened().catch(() => null); // the stream itself comes back, and tells of what is new then
+      onChange().catch(() => null); // the stream reconnects by itself, and then brings what is new
     }, 300);
   };
   for (const kind of ["message", "add", "update", "delete", "expired"]) stream.addEventListener(kind, soon);

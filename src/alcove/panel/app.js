@@ -1,7 +1,7 @@
-// Which view is shown: `#name?of=what`, so that every page has an address that can be kept and sent.
+// Routing: the address names the view, `#view?name=value`, so that every page can be bookmarked and shared.
 
-import { signedIn, signIn, signOut } from "./api.js";
-import { button, element, failure, field, form, h, input, link, remember, remembered, say } from "./dom.js";
+import { loadSession, query, signIn, signOut } from "./api.js";
+import { button, element, failure, field, form, h, input, link, saveSetting, loadSetting, say } from "./dom.js";
 
 const views = {
   agents: "Agents",
@@ -16,41 +16,36 @@ const views = {
 const main = document.getElementById("main"),
   top = document.getElementById("top");
 let me = null,
-  ending = [],
+  cleanups = [],
   turn = 0;
 
-export const to = (view, asked = {}) => {
-  const parts = new URLSearchParams();
-  for (const [name, value] of Object.entries(asked))
-    for (const each of [value].flat()) if (each !== undefined && each !== null && each !== "") parts.append(name, each);
-  return `#${view}${parts.size ? `?${parts}` : ""}`;
-};
+export const to = (view, params) => `#${view}${query(params)}`;
 
 function here() {
-  const [view, asked = ""] = location.hash.slice(1).split("?");
-  return [view in views || view === "memory" ? view : "agents", new URLSearchParams(asked)];
+  const [view, params = ""] = location.hash.slice(1).split("?");
+  return [view in views || view === "memory" ? view : "agents", new URLSearchParams(params)];
 }
 
 async function show() {
   const mine = ++turn,
-    [view, asked] = here();
-  ending.forEach((end) => end());
-  ending = [];
-  document.title = `${views[view] ?? asked.get("key") ?? "Memory"} · Alcove`;
+    [view, params] = here();
+  cleanups.forEach((end) => end());
+  cleanups = [];
+  document.title = `${views[view] ?? params.get("key") ?? "Memory"} · Alcove`;
   main.setAttribute("aria-busy", "true");
   const context = {
     me,
-    go: (asked, name = view) => {
-      location.hash = to(name, asked);
+    go: (params, name = view) => {
+      location.hash = to(name, params);
     },
     again: show,
-    until: (end) => (mine === turn ? ending.push(end) : end()),
+    until: (end) => (mine === turn ? cleanups.push(end) : end()),
   };
   let shown;
   try {
     const { default: make } = await import(`./${view}.js`),
-      making = make(asked, context);
-    if (mine === turn) drawTop(view); // while the server is at it
+      making = make(params, context);
+    if (mine === turn) drawTop(view); // while the server answers
     shown = await making;
   } catch (error) {
     if (error.status === 401) return login(error);
@@ -74,7 +69,7 @@ function drawTop(view) {
     h(
       "div.who",
       h("span", me.user, me.roles.length ? ` (${me.roles.join(", ")})` : ""),
-      button("Dark or light", () => shade(document.documentElement.dataset.shade === "dark" ? "light" : "dark"), {
+      button("Switch theme", () => shade(document.documentElement.dataset.shade === "dark" ? "light" : "dark"), {
         class: "quiet",
       }),
       me.authentication !== "noop" &&
@@ -116,7 +111,7 @@ function login(error) {
         element(
           "pre",
           { tabindex: "0" },
-          "alcove token --user alice              # with --jwt-secret\nalcove apikey create phone-app --user alice",
+          "alcove token --user alice              # with --jwt-secret\nalcove apikey create --client phone-app --user alice",
         ),
       ),
     ),
@@ -127,13 +122,13 @@ function login(error) {
 
 function shade(name) {
   document.documentElement.dataset.shade = name;
-  remember("shade", name);
+  saveSetting("shade", name);
 }
 
 async function start() {
-  const meanwhile = import(`./${here()[0]}.js`).catch(() => null); // `show` tells what is wrong with it
+  const meanwhile = import(`./${here()[0]}.js`).catch(() => null); // `show` reports what is wrong with it
   try {
-    me = await signedIn();
+    me = await loadSession();
     await meanwhile;
   } catch (error) {
     if (error.status === 401) return login();
@@ -143,10 +138,10 @@ async function start() {
   await show();
 }
 
-shade(remembered("shade", matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+shade(loadSetting("shade", matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 addEventListener("hashchange", show);
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // its address is none of a view
+  event.preventDefault(); // its address is not that of a view
   main.focus();
 });
 addEventListener("unhandledrejection", (event) => {

@@ -1,24 +1,24 @@
-// Conversations of an agent with a user: what was said, its summaries, ending and deleting them.
+// An agent's conversations with a user: messages and summaries, with buttons to end and delete them.
 
 import { at, del, get, post } from "./api.js";
 import { to } from "./app.js";
-import { ask, button, counted, element, empty, h, link, say, time } from "./dom.js";
-import { chosen, points, whose } from "./agents.js";
-import { recorded } from "./memories.js";
-import { said } from "./prompt.js";
+import { ask, button, plural, element, empty, h, link, say, time } from "./dom.js";
+import { chooseAgent, points, userForm } from "./agents.js";
+import { auditNotice } from "./memories.js";
+import { messageView } from "./prompt.js";
 
-export default async function conversations(asked, { me, go, again }) {
-  const user = asked.get("user") || me.user,
+export default async function conversations(params, { me, go, again }) {
+  const user = params.get("user") || me.user,
     other = user !== me.user;
-  const chosenAgent = await chosen(asked, { onchange: (event) => go({ agent: event.target.value, user }) });
+  const chosenAgent = await chooseAgent(params, { onchange: (event) => go({ agent: event.target.value, user }) });
   if (chosenAgent.none) return chosenAgent.none;
   const { name: agent, choose } = chosenAgent;
-  const id = asked.get("session"),
+  const id = params.get("session"),
     sessions = other ? await theirs(agent, user) : (await get(at("agents", agent, "sessions"))).sessions;
   const choosing = h(
     "div.row.card",
     choose,
-    me.admin && whose(user, (user) => go({ agent, user })),
+    me.admin && userForm(user, (user) => go({ agent, user })),
     link("See the prompt", to("prompt", { agent, session: id })),
   );
   if (!sessions.length)
@@ -27,7 +27,7 @@ export default async function conversations(asked, { me, go, again }) {
       choosing,
       empty(
         "No conversations yet",
-        `What is said to ${agent} is kept by session:`,
+        `Messages to ${agent} are stored by session:`,
         `talk = alcove.connect("${location.origin}").agent("${agent}").in_session("monday")\ntalk.remember([{"role": "user", "content": "I fly to Rome on Friday."}])`,
       ),
     );
@@ -44,7 +44,7 @@ export default async function conversations(asked, { me, go, again }) {
           }),
           h(
             "div.meta",
-            h("span", counted(each.messages, "message")),
+            h("span", plural(each.messages, "message")),
             each.last_at && time(each.last_at),
             each.ended && h("span", "ended"),
           ),
@@ -58,7 +58,7 @@ export default async function conversations(asked, { me, go, again }) {
   return h("div", choosing, h("div.two", list, shown));
 }
 
-// An admin reads another user's by the namespaces they are kept in.
+// An admin reads another user's conversations in the namespaces that store them.
 async function theirs(agent, user) {
   const { branches } = await get("/v1/memories/tree", { ns: ["turns", agent, "u", user], limit: 1000 });
   return branches.map((each) => ({ id: each.namespace.at(-1), messages: each.memories }));
@@ -71,19 +71,19 @@ async function conversation(agent, id, user, again, go) {
     return h(
       "div",
       h("h2", id),
-      recorded([ns]),
-      items.reverse().map((each) => said(each.value.message ?? each.value)),
+      auditNotice([ns]),
+      items.reverse().map((each) => messageView(each.value.message ?? each.value)),
     );
   }
   const path = at("agents", agent, "sessions", id),
     log = await get(path),
-    messages = h("div", log.said.map((each) => said(each)));
+    messages = h("div", log.said.map((each) => messageView(each)));
   let before = log.before;
   const earlier = button(
     "Show earlier messages",
     async () => {
       const more = await get(path, { before });
-      messages.prepend(...more.said.map((each) => said(each)));
+      messages.prepend(...more.said.map((each) => messageView(each)));
       before = more.before;
       earlier.hidden = before === null;
     },
@@ -97,7 +97,7 @@ async function conversation(agent, id, user, again, go) {
       !log.ended &&
         button("End it", async () => {
           await post(`${path}/end`);
-          say("It has ended, and will be summarised.");
+          say("Ended. It will be summarised.");
           again();
         }),
       button(
@@ -106,7 +106,7 @@ async function conversation(agent, id, user, again, go) {
           if (
             await ask(
               "Delete this conversation?",
-              `${counted(log.messages, "message")} go, and with them what only they said. This cannot be undone.`,
+              `This deletes ${plural(log.messages, "message")}. It cannot be undone.`,
               { yes: "Delete" },
             )
           ) {
@@ -119,7 +119,7 @@ async function conversation(agent, id, user, again, go) {
       ),
     ),
     log.running_summary.length > 0 &&
-      h("details.card", h("summary", "Running summary of its beginning"), points({ points: log.running_summary })),
+      h("details.card", h("summary", "Running summary of earlier messages"), points({ points: log.running_summary })),
     earlier,
     messages,
   );
@@ -136,7 +136,7 @@ async function rolling(agent, again) {
       button(
         "Forget it",
         async () => {
-          if (await ask("Forget this summary?", "All it ever said goes.", { yes: "Forget" })) {
+          if (await ask("Forget this summary?", "This deletes the summary and its history.", { yes: "Forget" })) {
             await del(path);
             again();
           }

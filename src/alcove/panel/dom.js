@@ -1,5 +1,5 @@
-// Making what is seen. What the server sends is only ever a child or an attribute's value: never a property of a node, and
-// never a name. A child is a node, a text, or something else that is shown as JSON text.
+// Creates elements. Data from the server only becomes a child or the value of an attribute, never a property of a node or
+// a name. A child is a node, a text, or anything else, which is shown as JSON text.
 
 const attributes = new Set(
     `aria-current aria-expanded aria-label aria-labelledby autocomplete checked class colspan datetime disabled download
@@ -7,7 +7,7 @@ const attributes = new Set(
     tabindex title type value`.split(/\s+/),
   ),
   listeners = new Set(["onchange", "onclick", "onclose", "oninput", "onsubmit", "ontoggle"]),
-  ours = /^(#|\/(?!\/)|blob:)/; // addresses that lead nowhere else, and run nothing
+  local = /^(#|\/(?!\/)|blob:)/; // addresses on this server that run no script
 
 export const toText = (value) =>
   typeof value === "object" && value !== null ? JSON.stringify(value) : String(value);
@@ -18,10 +18,10 @@ const nodes = (children) =>
     .filter((child) => child !== null && child !== undefined && child !== false)
     .map((child) => (child instanceof Node ? child : toText(child)));
 
-// `h("p.soft", …children)`: no child is ever taken for attributes, whatever it is.
+// `h("p.soft", …children)`: a child is never used as attributes, whatever it is.
 export const h = (what, ...children) => element(what, {}, ...children);
 
-// `element("p.soft", { title: "…" }, …children)`: the names of attributes are written in the panel's own code.
+// `element("p.soft", { title: "…" }, …children)`: attribute names come from the panel's own code.
 export function element(what, props, ...children) {
   const [tag, ...classes] = what.split("."),
     made = document.createElement(tag);
@@ -29,9 +29,9 @@ export function element(what, props, ...children) {
   for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
     if (listeners.has(name) && typeof value === "function") made.addEventListener(name.slice(2), value);
-    else if (attributes.has(name) && (name !== "href" || ours.test(value)))
+    else if (attributes.has(name) && (name !== "href" || local.test(value)))
       made.setAttribute(name, value === true ? "" : toText(value));
-    else throw new TypeError(`The panel sets no attribute ${name} to this.`);
+    else throw new TypeError(`The panel does not set the attribute ${name} to this value.`);
   }
   made.append(...nodes(children));
   return made;
@@ -99,7 +99,7 @@ export function table(caption, head, rows) {
   );
 }
 
-// What a newcomer is told where there is nothing yet, with the lines that would change that.
+// A view that has nothing to show yet, with code that adds something.
 export const empty = (title, hint, code) =>
   h("section.empty", h("h2", title), h("p", hint), code && element("pre", { tabindex: "0" }, code));
 
@@ -116,20 +116,20 @@ export const failure = (error, again) =>
   );
 
 export function say(text, undo) {
-  const told = document.getElementById("told");
-  told.replaceChildren(
+  const toast = document.getElementById("toast");
+  toast.replaceChildren(
     h(
       "p",
       text,
       undo &&
         button("Undo", () => {
-          told.replaceChildren();
-          undo().catch((error) => say(`It was not undone: ${error.message}`));
+          toast.replaceChildren();
+          undo().catch((error) => say(`The undo failed: ${error.message}`));
         }),
     ),
   );
   clearTimeout(say.until);
-  say.until = setTimeout(() => told.replaceChildren(), 12000);
+  say.until = setTimeout(() => toast.replaceChildren(), 12000);
 }
 
 const spans = [
@@ -150,11 +150,11 @@ export function time(iso) {
 }
 
 export const number = (n) => new Intl.NumberFormat().format(n);
-export const counted = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
+export const plural = (n, one, many = `${one}s`) => `${number(n)} ${n === 1 ? one : many}`;
 
 const escaped = { "%": "%25", ":": "%3A" };
-export const spelled = (namespace) => namespace.map((each) => each.replace(/[%:]/g, (sign) => escaped[sign])).join(":");
-export const segments = (text) =>
+export const formatNamespace = (namespace) => namespace.map((each) => each.replace(/[%:]/g, (sign) => escaped[sign])).join(":");
+export const parseNamespace = (text) =>
   text.trim()
     ? text
         .trim()
@@ -162,12 +162,12 @@ export const segments = (text) =>
         .map((each) => decodeURIComponent(each.replace(/%(?!3A|25)/gi, "%25")))
     : [];
 
-// The words of a memory, for a line of a list.
-export function gist(memory, most = 160) {
+// The text of a memory in one line of a list.
+export function summarize(memory, most = 160) {
   const value = memory.value ?? {};
-  const said = Object.values(memory.index ?? {}).map(toText).join(" · ") || value.content || value.text || value.message?.content;
+  const words = Object.values(memory.index ?? {}).map(toText).join(" · ") || value.content || value.text || value.message?.content;
   const text = toText(
-    said || (Array.isArray(value.calls) && counted(value.calls.length, "tool call")) || JSON.stringify(value),
+    words || (Array.isArray(value.calls) && plural(value.calls.length, "tool call")) || JSON.stringify(value),
   );
   return text.length > most ? `${text.slice(0, most)}…` : text;
 }
@@ -200,7 +200,7 @@ export function download(name, text, type = "application/json") {
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
 
-// A dialog that answers once; with `typed`, only after that very text was typed.
+// Asks for confirmation; with `typed`, only after that exact text was typed.
 export function ask(title, text, { yes = "Yes", typed } = {}) {
   return new Promise((answer) => {
     const shown =
@@ -227,7 +227,7 @@ export function ask(title, text, { yes = "Yes", typed } = {}) {
         { method: "dialog" },
         element("h2", { id: "ask-title" }, title),
         h("p", text),
-        shown && field(`Type ${typed} to go on`, shown),
+        shown && field(`Type ${typed} to confirm`, shown),
         h("div.row", sure, element("button", { value: "no" }, "Cancel")),
       ),
     );
@@ -236,7 +236,7 @@ export function ask(title, text, { yes = "Yes", typed } = {}) {
   });
 }
 
-export function remembered(name, fallback) {
+export function loadSetting(name, fallback) {
   try {
     return localStorage.getItem(`alcove.${name}`) ?? fallback;
   } catch {
@@ -244,10 +244,10 @@ export function remembered(name, fallback) {
   }
 }
 
-export function remember(name, value) {
+export function saveSetting(name, value) {
   try {
     localStorage.setItem(`alcove.${name}`, value);
   } catch {
-    /* a browser that keeps nothing */
+    /* the browser blocks storage */
   }
 }

@@ -1,10 +1,10 @@
-// The tree of namespaces with counts, the memories of one, and search with what each signal made of each.
+// The tree of namespaces with counts, the memories of one, and search with each signal's share of the score.
 
 import { follow, get, post, put } from "./api.js";
 import { to } from "./app.js";
 import {
   button,
-  counted,
+  plural,
   element,
   empty,
   failure,
@@ -15,38 +15,38 @@ import {
   input,
   link,
   number,
-  segments,
+  parseNamespace,
   select,
-  spelled,
+  formatNamespace,
 } from "./dom.js";
-import { entry, newest, recorded, undoable } from "./memories.js";
+import { entry, newest, auditNotice, sayWithUndo } from "./memories.js";
 
 const page = 100;
 
-export default async function explore(asked, { me, go, until }) {
-  const ns = asked.getAll("ns"),
-    words = asked.get("q") ?? "",
-    mode = asked.get("mode") ?? "hybrid";
+export default async function explore(params, { me, go, until }) {
+  const ns = params.getAll("ns"),
+    words = params.get("q") ?? "",
+    mode = params.get("mode") ?? "hybrid";
   const list = words ? null : newest(ns, { where: true });
   const [tree, shown] = await Promise.all([
     branches([], ns),
-    words ? found(ns, words, mode) : list.load().then(() => list.node),
+    words ? searchResults(ns, words, mode) : list.load().then(() => list.node),
   ]);
   if (list) until(follow(ns, list.again));
   if (!ns.length && !tree.children.length)
     return h(
       "div",
-      empty("Nothing is stored yet", "Two lines store a memory that can be found by meaning:", firstMemory),
-      adding([...(me.user ? ["user", me.user, "notes"] : [])], go),
+      empty("Nothing is stored yet", "Two lines store a memory that search finds by meaning:", firstMemory),
+      adding(me.user ? ["user", me.user, "notes"] : [], go),
     );
-  const query = input({ type: "search", name: "q", value: words, placeholder: "what you look for, in your words" });
+  const query = input({ type: "search", name: "q", value: words, placeholder: "what are you looking for?" });
   const search = form(
     (given) => go({ ns, q: given.get("q"), mode: given.get("mode") }),
     h(
       "div.row",
-      h("div.grow", field(ns.length ? `Search in ${spelled(ns)}` : "Search everywhere you may look", query)),
+      h("div.grow", field(ns.length ? `Search in ${formatNamespace(ns)}` : "Search everything you can read", query)),
       field(
-        "By",
+        "Rank by",
         select(
           [
             ["hybrid", "meaning and words"],
@@ -66,42 +66,42 @@ export default async function explore(asked, { me, go, until }) {
       "aside.side",
       { "aria-label": "Namespaces" },
       h("h2", "Namespaces"),
-      link("everywhere", to("explore"), { "aria-current": ns.length ? null : "true" }),
+      link("all", to("explore"), { "aria-current": ns.length ? null : "true" }),
       tree,
     ),
     h(
       "div",
       search,
-      h("h2", words ? "Found" : ns.length ? `Newest in ${spelled(ns)}` : "Newest"),
+      h("h2", words ? "Results" : ns.length ? `Newest in ${formatNamespace(ns)}` : "Newest"),
       shown,
       adding(ns, go),
     ),
   );
 }
 
-async function found(ns, query, mode) {
+async function searchResults(ns, query, mode) {
   const answer = await post("/v1/memories/search", { namespace_prefix: ns, query, mode, limit: 30, explain: true });
-  const told = [
+  const notices = [
     answer.degraded,
     answer.unindexed &&
-      `${counted(answer.unindexed, "memory", "memories")} here have no index text, so no search by words or meaning finds them.`,
+      `No search by words or meaning finds ${plural(answer.unindexed, "memory", "memories")} here without index text.`,
   ];
   return h(
     "div",
-    recorded(answer.items.map((memory) => memory.namespace)),
-    told.filter(Boolean).map((text) => h("p.soft", text)),
+    auditNotice(answer.items.map((memory) => memory.namespace)),
+    notices.filter(Boolean).map((text) => h("p.soft", text)),
     answer.items.length
       ? h(
           "ul.plain",
           answer.items.map((memory) => entry(memory, { where: true })),
         )
-      : empty("Nothing was found", "Other words, or a namespace further up, may find it."),
+      : empty("Nothing was found", "Try other words, or a namespace further up."),
   );
 }
 
-// What lies right below a namespace; what leads to the one that is looked at is open.
+// The namespaces right below one; those on the path to the selected one are open.
 async function branches(ns, open) {
-  // what is alone at its level is opened at once
+  // a namespace that is alone on its level is open, too
   const list = h("ul.tree");
   const load = async (after) => {
     const { branches: found } = await get("/v1/memories/tree", { ns, limit: page, after });
@@ -136,7 +136,7 @@ async function branch({ namespace, here, memories }, open, alone) {
           twist.textContent = opens ? "▾" : "▸";
           twist.setAttribute("aria-expanded", opens);
         },
-        { class: "twist", "aria-label": `What is below ${name}`, "aria-expanded": String(leads) },
+        { class: "twist", "aria-label": `Namespaces below ${name}`, "aria-expanded": String(leads) },
       )
     : h("span.twist", " ");
   if (leads && deeper) below.append(await branches(namespace, open));
@@ -155,7 +155,7 @@ function adding(ns, go) {
   const trouble = h("div");
   const save = async (given) => {
     try {
-      const namespace = segments(given.get("namespace")),
+      const namespace = parseNamespace(given.get("namespace")),
         key = given.get("key"),
         days = Number(given.get("days"));
       const entry = await put("/v1/memories", {
@@ -166,7 +166,7 @@ function adding(ns, go) {
         ttl_seconds: days ? Math.round(days * 86400) : undefined,
         create_only: true,
       });
-      undoable("Stored.", entry, null, () => go({ ns: namespace }, "explore"));
+      sayWithUndo("Stored.", entry, null, () => go({ ns: namespace }, "explore"));
       go({ ns: namespace, key }, "memory");
     } catch (error) {
       trouble.replaceChildren(failure(error));
@@ -180,8 +180,8 @@ function adding(ns, go) {
       trouble,
       field(
         "Namespace",
-        input({ name: "namespace", required: true, value: spelled(ns) }),
-        "Segments with colons between, such as user:alice:notes",
+        input({ name: "namespace", required: true, value: formatNamespace(ns) }),
+        "Segments separated by colons, such as user:alice:notes",
       ),
       field("Key", input({ name: "key", required: true })),
       field(
@@ -197,7 +197,7 @@ function adding(ns, go) {
       h(
         "label",
         element("input", { type: "checkbox", name: "index", checked: true }),
-        " Let search find its texts, which are then kept in plain text",
+        " Index its texts for search (they are then stored in plain text)",
       ),
       h("p", h("button.main", "Store")),
     ),

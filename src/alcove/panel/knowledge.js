@@ -1,22 +1,23 @@
-// Sources of documents: what is in them, what could not be read, and what agents would be given.
+// Knowledge sources: their documents, files that could not be read, and a search for what agents would find.
 
 import { at, get, post } from "./api.js";
-import { button, element, empty, field, form, h, input, number, say, table, time } from "./dom.js";
+import { to } from "./app.js";
+import { button, empty, field, form, h, input, link, number, say, table, time } from "./dom.js";
 
-export default async function knowledge(asked, { go, again }) {
+export default async function knowledge(params, { go, again }) {
   const { sources } = await get("/v1/knowledge");
   if (!sources.length)
     return empty(
-      "No sources that you may manage",
+      "No sources to manage",
       "A source is a folder of documents that agents look things up in.",
       "# agents.yaml\nknowledge: [{name: manuals, path: ./manuals}]",
     );
-  const name = asked.get("source") ?? sources[0].name,
-    words = asked.get("q") ?? "",
+  const name = params.get("source") ?? sources[0].name,
+    words = params.get("q") ?? "",
     source = sources.find((each) => each.name === name) ?? sources[0];
   const { documents } = await get(at("knowledge", source.name, "documents"));
   const rows = sources.map((each) => [
-    element("a", { href: `#knowledge?source=${encodeURIComponent(each.name)}` }, each.name),
+    link(each.name, to("knowledge", { source: each.name })),
     each.path,
     number(each.documents),
     number(each.chunks),
@@ -24,7 +25,7 @@ export default async function knowledge(asked, { go, again }) {
     Object.keys(each.errors).length || "none",
     button("Sync now", async () => {
       await post(at("knowledge", each.name, "sync"));
-      say(`${each.name} is in step with its files.`);
+      say(`${each.name} is up to date with its files.`);
       again();
     }),
   ]);
@@ -32,13 +33,13 @@ export default async function knowledge(asked, { go, again }) {
   return h(
     "div",
     table("Sources", ["name", "folder", "documents", "chunks", "waiting for the index", "errors", ""], rows),
-    h("h2", `Ask ${source.name}`),
+    h("h2", `Search ${source.name}`),
     form(
       (given) => go({ source: source.name, q: given.get("q") }),
       h(
         "div.row",
         h("div.grow", field("Question", input({ name: "q", type: "search", value: words, required: true }))),
-        h("button.main", "Look up"),
+        h("button.main", "Search"),
       ),
     ),
     words &&
@@ -59,15 +60,15 @@ export default async function knowledge(asked, { go, again }) {
               ),
             ),
           )
-        : h("p", "Nothing fits.")),
+        : h("p", "Nothing was found.")),
     table(
       `Documents of ${source.name}`,
-      ["name", "chunks", "bytes", "from", "changed", "trouble"],
+      ["name", "chunks", "bytes", "from", "changed", "error"],
       documents.map((each) => [
         each.name,
         number(each.chunks),
         number(each.bytes),
-        each.uploaded ? "put here" : "its folder",
+        each.uploaded ? "an upload" : "its folder",
         time(each.updated_at),
         each.error ?? "",
       ]),

@@ -1,22 +1,22 @@
-// Memories as points in a plane, close where they mean something alike. Drawn on a canvas: ten thousand are many.
+// Memories as points on a plane, close together if their meanings are similar. On a canvas: there may be ten thousand.
 
 import { get } from "./api.js";
 import { to } from "./app.js";
-import { counted, element, empty, field, firstMemory, form, h, input, link, segments, select, spelled } from "./dom.js";
-import { recorded } from "./memories.js";
+import { plural, element, empty, field, firstMemory, form, h, input, link, parseNamespace, select, formatNamespace } from "./dom.js";
+import { auditNotice } from "./memories.js";
 
 const colours = 8,
   near = 12;
 
-export default async function map(asked, { go, until }) {
-  const ns = asked.getAll("ns"),
-    by = asked.get("by") ?? "namespace";
+export default async function map(params, { go, until }) {
+  const ns = params.getAll("ns"),
+    by = params.get("by") ?? "namespace";
   const { points, unplaced, more } = await get("/v1/memories/map", { ns });
   const choosing = form(
-    (given) => go({ ns: segments(given.get("ns")), by }),
+    (given) => go({ ns: parseNamespace(given.get("ns")), by }),
     h(
       "div.row.card",
-      field("Namespace", input({ name: "ns", value: spelled(ns), placeholder: "all you may see" })),
+      field("Namespace", input({ name: "ns", value: formatNamespace(ns), placeholder: "everything you can read" })),
       h("button", "Show"),
       field(
         "Coloured by",
@@ -29,19 +29,19 @@ export default async function map(asked, { go, until }) {
       "div",
       choosing,
       empty(
-        "Nothing to lay out yet",
+        "Nothing to show yet",
         "Memories with index text appear here once they are indexed.",
         firstMemory,
       ),
     );
   const groups = grouped(
     points,
-    by === "type" ? (point) => point.type ?? "no type" : (point) => spelled(point.namespace),
+    by === "type" ? (point) => point.type ?? "no type" : (point) => formatNamespace(point.namespace),
   );
   const canvas = element("canvas", {
     role: "img",
     tabindex: "0",
-    "aria-label": `${counted(points.length, "memory", "memories")} laid out by meaning; the list below has the same`,
+    "aria-label": `${plural(points.length, "memory", "memories")} laid out by meaning; the list below has the same`,
   });
   const tip = element("div.tip", { hidden: true }),
     box = h("div.map", canvas, tip);
@@ -51,7 +51,7 @@ export default async function map(asked, { go, until }) {
     const point = at(event);
     tip.hidden = !point;
     if (!point) return;
-    tip.replaceChildren(h("b", point.text || point.key), h("br"), spelled(point.namespace));
+    tip.replaceChildren(h("b", point.text || point.key), h("br"), formatNamespace(point.namespace));
     tip.style.left = `${Math.min(event.offsetX + 14, canvas.clientWidth - 220)}px`;
     tip.style.top = `${event.offsetY + 14}px`;
   });
@@ -70,9 +70,9 @@ export default async function map(asked, { go, until }) {
     watch.disconnect();
     shade.disconnect();
   });
-  const told = [
-    counted(points.length, "memory", "memories"),
-    unplaced && `${counted(unplaced, "other")} without vectors`,
+  const summary = [
+    plural(points.length, "memory", "memories"),
+    unplaced && `${plural(unplaced, "other")} without vectors`,
     more && "older ones are not shown",
   ]
     .filter(Boolean)
@@ -80,12 +80,12 @@ export default async function map(asked, { go, until }) {
   return h(
     "div",
     choosing,
-    recorded(points.map((point) => point.namespace)),
+    auditNotice(points.map((point) => point.namespace)),
     box,
     h(
       "div.legend",
       [...groups.names].map(([name, n]) => h("span", element("i", { class: `k${n}` }), name)),
-      h("span.soft", told),
+      h("span.soft", summary),
     ),
     h(
       "details",
@@ -99,7 +99,7 @@ export default async function map(asked, { go, until }) {
               "li",
               link(point.text || point.key, to("memory", { ns: point.namespace, key: point.key })),
               " ",
-              h("small", spelled(point.namespace)),
+              h("small", formatNamespace(point.namespace)),
             ),
           ),
       ),
@@ -107,7 +107,7 @@ export default async function map(asked, { go, until }) {
   );
 }
 
-// The largest groups get a colour each, all others share the last.
+// Each of the largest groups has a colour; all others share the last one.
 function grouped(points, of) {
   const sizes = new Map();
   for (const point of points) sizes.set(of(point), (sizes.get(of(point)) ?? 0) + 1);

@@ -1,16 +1,16 @@
-// One memory: what it holds now or held at a moment, every version with what changed, and what may be done to it.
+// One memory: its value now or at a moment, every version with what changed, and forms that change it.
 
 import { del, memory as at, post, put } from "./api.js";
 import { to } from "./app.js";
-import { ask, button, counted, element, failure, field, form, h, input, json, link, number, say, spelled, time } from "./dom.js";
-import { author, left, recorded, undoable, written } from "./memories.js";
+import { ask, button, plural, element, failure, field, form, h, input, json, link, number, say, formatNamespace, time } from "./dom.js";
+import { formatAuthor, secondsUntil, auditNotice, sayWithUndo, toRequest } from "./memories.js";
 
-export default async function memory(asked, { again }) {
-  const ns = asked.getAll("ns"),
-    key = asked.get("key") ?? "";
+export default async function memory(params, { again }) {
+  const ns = params.getAll("ns"),
+    key = params.get("key") ?? "";
   const { versions, after_cursor } = await at.history(ns, key);
-  const up = link(`← ${spelled(ns)}`, to("explore", { ns }));
-  if (!versions.length) return h("div", up, h("p", "There is no memory of this name any more, and no history of one."));
+  const up = link(`← ${formatNamespace(ns)}`, to("explore", { ns }));
+  if (!versions.length) return h("div", up, h("p", "There is no memory with this key, and no history of one."));
   const shown = h("div"),
     newest = versions[0],
     live = newest.value !== null;
@@ -28,7 +28,7 @@ export default async function memory(asked, { again }) {
     when.replaceChildren(`as of ${new Date(each.created_at).toLocaleString()}, revision ${each.revision}`);
     slider.setAttribute("aria-valuetext", when.textContent);
   };
-  // To the moment of a version: what the store says was there then.
+  // Shows what was stored at the moment of a version.
   const travel = async (each) => {
     const there = await at.get(ns, key, each.created_at).catch((error) => (error.status === 404 ? null : error));
     if (versions[oldest - slider.valueAsNumber] !== each) return;
@@ -39,7 +39,7 @@ export default async function memory(asked, { again }) {
   return h(
     "div",
     up,
-    recorded([ns]),
+    auditNotice([ns]),
     h("p", h("b", key)),
     oldest > 0 && h("div.card", field("Time travel", slider), when),
     shown,
@@ -58,7 +58,7 @@ export default async function memory(asked, { again }) {
         ),
       ),
     ),
-    !live && h("p.soft", "It was deleted or has expired; restoring a version brings it back."),
+    !live && h("p.soft", "This memory was deleted or has expired. Restore a version to bring it back."),
   );
 }
 
@@ -69,11 +69,11 @@ const happened = (each) =>
       "span.kind",
       `${each.revision}. ${{ add: "added", update: "changed", delete: "deleted", expired: "expired" }[each.kind]}`,
     ),
-    h("span", author(each.written_by)),
+    h("span", formatAuthor(each.written_by)),
     time(each.created_at),
   );
 
-// What was there at the moment of a version; null where that was nothing.
+// A version, and the memory at its moment, which is null if there was none.
 function version(each, there, current) {
   return h(
     "section.card",
@@ -81,7 +81,7 @@ function version(each, there, current) {
     happened(each),
     there?.expires_at && h("p", "Expires ", time(there.expires_at)),
     there ? json(there.value) : h("p", "Nothing was there."),
-    Object.keys(there?.index ?? {}).length > 0 && [h("h3", "Found by, in plain text"), json(there.index)],
+    Object.keys(there?.index ?? {}).length > 0 && [h("h3", "Index text (stored in plain text)"), json(there.index)],
     Object.keys(there?.attributes ?? {}).length > 0 && [
       h("h3", "Attributes that the policy derived"),
       json(there.attributes),
@@ -120,16 +120,16 @@ function flat(value, path = "", found = new Map()) {
   return found;
 }
 
-// An expiry that has passed is not restored, or nothing would be.
+// An expiry in the past is not restored; it would delete the memory at once.
 async function restore(each, newest, live, again) {
   const expires_at = new Date(each.expires_at) > Date.now() ? each.expires_at : null,
     expected_revision = live ? newest.revision : 0;
-  const entry = await put("/v1/memories", { ...written({ ...each, expires_at }), expected_revision });
-  undoable(`What revision ${each.revision} held is stored again.`, entry, live ? newest : null, again);
+  const entry = await put("/v1/memories", { ...toRequest({ ...each, expires_at }), expected_revision });
+  sayWithUndo(`Revision ${each.revision} is restored.`, entry, live ? newest : null, again);
   again();
 }
 
-// The texts of a value by their paths, as the store finds them.
+// The texts of a value by path, in the same way as the store extracts them.
 function texts(node, path = "", found = Object.create(null)) {
   if (typeof node === "string" && node.trim()) found[path] = path in found ? `${found[path]}\n${node}` : node;
   else if (Array.isArray(node)) node.forEach((each) => texts(each, path, found));
@@ -138,11 +138,11 @@ function texts(node, path = "", found = Object.create(null)) {
   return found;
 }
 
-// A changed value is found by the fields it was found by; what was sealed stays sealed.
+// What to index of a changed value: the same fields as before, so that encrypted fields stay encrypted.
 function foundBy({ index, value }) {
   const names = Object.keys(index ?? {}),
     all = texts(value);
-  if (names.some((name) => index[name] !== all[name])) return index; // texts of somebody's own
+  if (names.some((name) => index[name] !== all[name])) return index; // texts that were chosen by hand
   return names.length > 0 && (names.length === Object.keys(all).length || names);
 }
 
@@ -162,25 +162,25 @@ function changing(newest, again) {
       ...place,
       value: JSON.parse(given.get("value")),
       index: foundBy(newest),
-      ttl_seconds: left(newest.expires_at),
+      ttl_seconds: secondsUntil(newest.expires_at),
       expected_revision: newest.revision,
     });
-    undoable("Stored as a new version.", entry, newest, again);
+    sayWithUndo("Stored as a new version.", entry, newest, again);
   });
   const expire = tried(async (given) => {
     const days = Number(given.get("days")),
       set = (ttl_seconds) => post("/v1/memories/touch", { ...place, ttl_seconds });
     await set(days ? Math.round(days * 86400) : undefined);
-    say(days ? `It expires in ${counted(days, "day")}.` : "It never expires.", async () => {
-      await set(left(newest.expires_at));
+    say(days ? `It expires in ${plural(days, "day")}.` : "It never expires.", async () => {
+      await set(secondsUntil(newest.expires_at));
       again();
     });
   });
   const remove = tried(async () => {
-    if (!(await ask("Delete this memory?", "Its history stays, and it can be restored from it.", { yes: "Delete" })))
+    if (!(await ask("Delete this memory?", "Its history stays, so you can restore it.", { yes: "Delete" })))
       return;
     await del("/v1/memories", { ns: newest.namespace, key: newest.key, expected_revision: newest.revision });
-    undoable("Deleted.", { ...place, revision: 0 }, newest, again);
+    sayWithUndo("Deleted.", { ...place, revision: 0 }, newest, again);
   });
   const text = JSON.stringify(newest.value, null, 2);
   return h(
@@ -190,7 +190,7 @@ function changing(newest, again) {
       "details.card",
       h("summary", "Change, set an expiry, or delete"),
       text.length > 200000
-        ? h("p", "This value is too large to be changed here.")
+        ? h("p", "This value is too large to change here.")
         : form(
             save,
             field("Value", element("textarea", { name: "value", spellcheck: "false" }, text)),

@@ -1,4 +1,4 @@
-// Small plots as SVG, each with a table of the same numbers for who does not see them.
+// Small plots as SVG, each with a table of its numbers for readers who cannot see it.
 
 import { element, h, number, svg, table } from "./dom.js";
 
@@ -22,7 +22,7 @@ const frame = (title, legend, drawn, numbers) =>
   );
 
 function axes(highest, least, names) {
-  const most = highest + ((highest - least) % 2); // so that half of it is a whole number, too
+  const most = highest + ((highest - least) % 2); // so that the middle is a whole number, too
   const y = (value) => top + (high - bottom - top) * (1 - (value - least) / (most - least || 1)),
     step = Math.max(1, Math.ceil(names.length / 6));
   const x = (n) => left + ((wide - left) * (n + 0.5)) / names.length;
@@ -36,7 +36,7 @@ function axes(highest, least, names) {
   return { x, y, drawn: [lines, words] };
 }
 
-// Bars that stand on each other, one kind over another.
+// Stacked bars, one per name.
 export function stacked(title, names, kinds, count) {
   const most = Math.max(1, ...names.map((_, n) => kinds.reduce((sum, kind) => sum + count(kind, n), 0))),
     { x, y, drawn } = axes(most, 0, names),

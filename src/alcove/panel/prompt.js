@@ -1,15 +1,15 @@
-// What a model would be sent for a message, tier by tier, and what was left out, and why.
+// What a model would be sent for a message, tier by tier, and what was left out and why.
 
-import { chosen } from "./agents.js";
+import { chooseAgent } from "./agents.js";
 import { at, post } from "./api.js";
-import { bar, counted, element, empty, field, form, h, input, number, table, time, toText } from "./dom.js";
+import { bar, plural, element, empty, field, form, h, input, number, table, time, toText } from "./dom.js";
 
-export default async function prompt(asked, { go }) {
-  const { none, name: agent, choose } = await chosen(asked, { name: "agent" });
+export default async function prompt(params, { go }) {
+  const { none, name: agent, choose } = await chooseAgent(params, { name: "agent" });
   if (none) return none;
-  const session = asked.get("session") ?? "panel",
-    message = asked.get("message") ?? "";
-  const budget = asked.get("budget") ?? "4000";
+  const session = params.get("session") ?? "panel",
+    message = params.get("message") ?? "";
+  const budget = params.get("budget") ?? "4000";
   const asking = form(
     (given) => go(Object.fromEntries(given)),
     h(
@@ -20,7 +20,7 @@ export default async function prompt(asked, { go }) {
       h(
         "div.grow",
         field(
-          "What you say",
+          "Message",
           input({ name: "message", value: message, required: true, placeholder: "What should I cook tonight?" }),
         ),
       ),
@@ -32,8 +32,8 @@ export default async function prompt(asked, { go }) {
       "div",
       asking,
       empty(
-        "Say something as a user",
-        "You see exactly what the model would be sent, and nothing is stored or sent anywhere.",
+        "Write a message as a user",
+        "You see exactly what the model would be sent. Nothing is stored or sent anywhere.",
       ),
     );
   const { messages, receipt } = await post(at("agents", agent, "context"), {
@@ -51,8 +51,8 @@ export default async function prompt(asked, { go }) {
 const roles = ["system", "user", "assistant", "tool"],
   framed = (role) => ({ class: `message ${roles.includes(role) ? role : ""}` });
 
-// A message may be whatever somebody stored where messages are kept.
-export const said = (message, more) =>
+// A stored message may have any shape.
+export const messageView = (message, more) =>
   element(
     "article",
     framed(message.role),
@@ -66,26 +66,26 @@ const callText = (to) => `${toText(to?.name)}(${toText(to?.arguments)})`;
 
 const called = (tier) => tier.replaceAll("_", " ");
 
-// Every message as it would be sent, under the tier that it comes from.
+// Every message as it would be sent, under its tier.
 function sentAs(messages, receipt) {
   let sent = 0;
   return Object.entries(receipt.tiers).map(([name, tier]) => {
     const own = messages.slice(sent, (sent += tier.messages));
-    const told = `${counted(tier.tokens, "token")} in ${counted(own.length, "message")}`,
-      one = (each, n) => said(each, tier.items.length === own.length && about(tier.items[n]));
+    const size = `${plural(tier.tokens, "token")} in ${plural(own.length, "message")}`,
+      one = (each, n) => messageView(each, tier.items.length === own.length && about(tier.items[n]));
     const shown = name === "conversation" ? own.map(one) : own.map((each) => quoted(each, tier));
-    return own.length > 0 && h("section", h("h2", called(name), " ", h("small", told)), shown);
+    return own.length > 0 && h("section", h("h2", called(name), " ", h("small", size)), shown);
   });
 }
 
-// One message of lines that were recalled, each with where it comes from and what it counted; the lines are as sent.
+// A message of recalled lines, exactly as sent, each with its source and its tokens.
 function quoted(message, { items, frame }) {
   const lines = toText(message.content ?? "").split("\n");
-  if (!items.length || lines.length < items.length + 1) return said(message);
+  if (!items.length || lines.length < items.length + 1) return messageView(message);
   return element(
     "article",
     framed(message.role),
-    h("div.meta", h("span.kind", message.role), h("span", `${counted(frame, "token")} around it`)),
+    h("div.meta", h("span.kind", message.role), h("span", `${plural(frame, "token")} for the text around them`)),
     h("p", lines[0]),
     items.map((item, n) => h("div.recalled", h("p", lines[n + 1]), about(item))),
     lines.slice(items.length + 1).map((line) => h("p", line)),
@@ -96,9 +96,9 @@ const about = (item) =>
   h(
     "div.meta",
     h("span", item.source),
-    h("span", counted(item.tokens, "token")),
+    h("span", plural(item.tokens, "token")),
     typeof item.score === "number" && h("span", `score ${item.score.toFixed(2)}`),
-    typeof item.cosine === "number" && h("span", `likeness ${item.cosine.toFixed(2)}`),
+    typeof item.cosine === "number" && h("span", `similarity ${item.cosine.toFixed(2)}`),
     item.at && time(item.at),
     h("span", item.id),
   );
@@ -130,7 +130,7 @@ const left = (receipt) =>
         ["tier", "what", "tokens", "why"],
         receipt.left_out.map((each) => [
           called(each.tier),
-          each.text ?? each.id ?? counted(each.count, "item"),
+          each.text ?? each.id ?? plural(each.count, "item"),
           each.tokens ?? "",
           each.why === "budget" ? "no room left in the budget" : each.why,
         ]),

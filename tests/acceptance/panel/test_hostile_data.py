@@ -49,7 +49,7 @@ ROOM = ["user", ADMIN, MARKUP]
 WITHOUT_NAMES = ("admin?page=people", "admin?page=policies", "admin?page=index")
 HAS_MARKUP = """() => window.ran ? ["a script ran"] : [...document.querySelectorAll(
     ".planted, #planted, [innerhtml], [textcontent], [onclick], [onerror], [srcdoc], [outerhtml], [dataset], "
-    + "body [style*=fixed], a[href^=javascript], main img, #top img, #told img, main script, iframe"
+    + "body [style*=fixed], a[href^=javascript], main img, #top img, #toast img, main script, iframe"
 )].map((each) => each.outerHTML)"""
 
 

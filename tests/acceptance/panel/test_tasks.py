@@ -145,7 +145,7 @@ def test_whatever_is_done_to_a_memory_is_undone_to_what_was_there_before(
     page = panel.show("explore?ns=user&ns=undoer&ns=notes")
 
     def undo(until_said: str) -> None:
-        page.click("#told button >> text=Undo")
+        page.click("#toast button >> text=Undo")
         page.wait_for_selector(f"text={until_said}")
 
     page.click("text=Add a memory")
@@ -210,8 +210,8 @@ def test_an_undo_never_takes_back_what_somebody_else_wrote_since(
     page.click("button >> text=Store")
     page.wait_for_selector("text=History (2)")
     store(service, "two", "notes", "k", {"text": "of somebody else"})
-    page.click("#told button >> text=Undo")
-    page.wait_for_selector("#told:not(:has(button)) p")
+    page.click("#toast button >> text=Undo")
+    page.wait_for_selector("#toast:not(:has(button)) p")
     assert (
         service.get(["user", "two", "notes"], "k", token("two")).json()["value"]["text"] == "of somebody else"
     )
@@ -230,7 +230,7 @@ def test_the_prompt_is_shown_as_it_would_be_sent_with_what_was_left_out(
     lines = [line for message in sent["messages"] for line in message["content"].split("\n")]
     assert [line for text in shown for line in text.split("\n")] == lines
     assert any("cats" in line for line in lines[:-1])
-    assert "likeness" in panel.text or "score" in panel.text
+    assert "similarity" in panel.text or "score" in panel.text
     assert "Descale it once a month" in page.inner_text("table")
     assert "below the threshold" in page.inner_text("table")
 
@@ -329,11 +329,11 @@ def test_a_person_is_erased_from_click_to_receipt(open_panel: OpenPanel, service
 
 def test_a_policy_is_tried_before_it_is_in_force(open_panel: OpenPanel) -> None:
     page = open_panel("admin", "admin").show("admin?page=policies")
-    page.click("text=Ask the texts above")
+    page.click("text=Test the policies above")
     page.wait_for_selector("pre.json")
     assert json.loads(page.inner_text("pre.json"))["decision"]["allow"] is False
     page.fill("textarea >> nth=0", "package memories.authz\n\nbroken")
-    page.click("text=Ask the texts above")
+    page.click("text=Test the policies above")
     page.wait_for_selector("[role=alert]")
 
 
@@ -347,6 +347,6 @@ def test_a_server_that_is_away_is_told_of_in_words_and_tried_again(
         service.signal()
         service.wait()
         panel.page.click("#top a >> text=Explore")
-        until(lambda: "The server is away" in panel.text or "Failed to fetch" in panel.text)
+        until(lambda: "The server cannot be reached" in panel.text or "Failed to fetch" in panel.text)
         assert "Try again" in panel.text
         panel._context.close()

@@ -19,8 +19,8 @@ OF_ALL = {
     "activity": "Events by day",
 }
 OF_OPERATORS = {
-    "admin": "What is held, by root",
-    "admin?page=people&user=alice": "Held of alice",
+    "admin": "Stored data by root segment",
+    "admin?page=people&user=alice": "Data of alice",
     "admin?page=policies": "authz.rego",
     "admin?page=keys": "Key-encryption keys",
     "admin?page=index": "are indexed by",
@@ -76,7 +76,7 @@ def test_an_auditor_looks_and_is_offered_nothing_that_changes_what_is_looked_aft
         "admin?page=index",
     ):
         buttons = panel.show(view).locator("main button").all_inner_texts()
-        assert {*buttons} <= {"Show what is held"}, (view, buttons)
+        assert {*buttons} <= {"Show their data"}, (view, buttons)
 
 
 def test_every_view_can_be_reached_by_keys_alone(open_panel: OpenPanel) -> None:
