@@ -130,9 +130,9 @@ _LAZY_NAMES = {
     "alcove.upkeep.transfer": "Imports",
     "alcove.vault": "EnvironmentKey KeyFile KeyProvider MemoryKey Rotation",
 }
-"""Names that are loaded when first used: with them come databases, ciphers, a policy engine and HTTP."""
+"""Names that load on first use, because they import databases, ciphers, a policy engine and HTTP."""
 _OLD_NAMES = {"Portion": "Page", "Swept": "SweepResult"}
-"""Names of earlier versions, which are still accepted, with those of today."""
+"""Names of earlier versions that are still accepted, and what they are called now."""
 
 
 if not TYPE_CHECKING:  # a type checker that saw it would accept every misspelt name

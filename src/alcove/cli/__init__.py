@@ -65,7 +65,7 @@ def exit_code(error: AlcoveError) -> int:
 @click.group(
     cls=AlcoveGroup,
     commands=[command for commands in GROUPS.values() for command in commands],
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="""\b
 Stores: --at memory.db or --at http://127.0.0.1:8080, or the variable ALCOVE_AT.
 Type namespaces as user:alice:notes; write ':' or '%' inside a segment as %3A or %25.

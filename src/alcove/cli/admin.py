@@ -90,8 +90,8 @@ def remove(store: Store, user: str, id: str, *, yes: bool) -> None:
 
 @command()
 @click.option("--shared", type=click.Choice(["keep", "anonymise", "remove"]), default="anonymise",
-              show_default=True, help="What becomes of memories they wrote into other rooms.")  # fmt: skip
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until no byte is left.")
+              help="What becomes of memories they wrote into other rooms.")  # fmt: skip
+@click.option("--wait/--no-wait", default=True, help="Wait until no byte is left.")
 @click.option("--dry-run", is_flag=True, help="Erase nothing; show what would be erased.")
 @click.option("--receipt", "file", metavar="FILE", help="Save the receipt to this new file.")
 def wipe(store: Store, user: str, *, dry_run: bool, file: str | None, yes: bool, **options: Any) -> None:
@@ -128,8 +128,8 @@ def _receipt_lines(receipt: Receipt) -> Iterator[str]:
     yield f"  key destroyed  {'yes' if receipt.key_destroyed else 'there was none'}"
     yield f"  shared rooms   {count(versions, 'version')} ({choice})"
     for room in receipt.shared_left:
-        rest = f"{count(room.versions, 'version')}, {'with' if choice == 'keep' else 'without'} the name"
-        yield f"  stays          {escape(str(room.namespace))}: {rest} (--shared remove deletes it)"
+        stays = f"{count(room.versions, 'version')}, {'with' if choice == 'keep' else 'without'} the name"
+        yield f"  stays          {escape(str(room.namespace))}: {stays} (--shared remove deletes it)"
     if receipt.wiped_at:
         if receipt.scrubbed:
             scrubbed = "yes, no byte of it is left in the files of the store"

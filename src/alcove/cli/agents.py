@@ -52,8 +52,8 @@ assert isinstance(list_agents, click.Group)
 
 @command(group=list_agents)
 @click.argument("path", metavar="FILE|FOLDER")
-@click.option("--max-depth", envvar="ALCOVE_MAX_DEPTH", default=Settings().max_depth, show_default=True,
-              help="Maximum number of segments in a namespace.")  # fmt: skip
+@click.option("--max-depth", envvar="ALCOVE_MAX_DEPTH", default=Settings().max_depth,
+              help="Maximum segments of a namespace.")  # fmt: skip
 def check(path: str, max_depth: int) -> None:
     """Check specs, without a store.
 
@@ -91,11 +91,11 @@ def _show_warnings(warnings: Sequence[str]) -> None:
 
 
 @command("agent")
-@click.argument("what", type=click.Choice(["spec", "tools", "memory", "calls", "usage"]), default="spec")
+@click.argument("view", type=click.Choice(["spec", "tools", "memory", "calls", "usage"]), default="spec")
 @click.option("--format", type=click.Choice(["openai", "responses", "anthropic", "mcp"]), default="openai",
               help="The form of tools with --json.")  # fmt: skip
 def show_agent(
-    agents: AgentsHandle, agent: str, what: str, format: str, team: str | None, limit: int
+    agents: AgentsHandle, agent: str, view: str, format: str, team: str | None, limit: int
 ) -> None:
     """Show an agent's spec, tools, rooms, calls, or token usage.
 
@@ -110,7 +110,7 @@ def show_agent(
         names = schema["properties"]
         return ", ".join(name if name in schema["required"] else f"[{name}]" for name in names)
 
-    match what:
+    match view:
         case "spec":
             spec = agents.spec(agent)
             show(spec, escape(to_json(spec)))
@@ -218,13 +218,10 @@ def reset_room(agents: AgentsHandle, agent: str, kind: str, instance: str | None
     show({"reset": name}, f"emptied {name}")
 
 
-@command(creates=True)
+@command(creates=True, takes="session_id, team, runs")
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE|JSON|-]...")
-def call(
-    agents: AgentsHandle, agent: str, tool: str, arguments: tuple[str, ...], session_id: str | None,
-    team: str | None, runs: tuple[str, ...],
-) -> None:  # fmt: skip
+def call(agents: AgentsHandle, agent: str, tool: str, arguments: Sequence[str], **location: Any) -> None:
     """Call a tool of an agent.
 
     \b
@@ -232,12 +229,12 @@ def call(
       alcove call researcher remember key=tea content="green tea" --as-user alice
       alcove call fighter shared_memory_read namespace=workflow key=log --instance workflow=w1
     """
-    schemas = {each["name"]: each["inputSchema"] for each in agents.tools(agent, "mcp", team)}
-    instances = dict(parse_pair(word, "--instance") for word in runs)
+    schemas = {each["name"]: each["inputSchema"] for each in agents.tools(agent, "mcp", location["team"])}
+    location["instances"] = dict(parse_pair(word, "--instance") for word in location.pop("runs"))
     properties = schemas.get(tool, {}).get("properties", {})
     texts = {name for name, schema in properties.items() if schema.get("type") == "string"}
     values = parse_object(arguments, "ARGUMENTS", texts)  # `key=7` is a text if the tool expects one
-    answer = agents.call_with(agent, tool, values, session_id=session_id, team=team, instances=instances)
+    answer = agents.call_with(agent, tool, values, **location)
     show(answer._asdict(), escape(answer.text, keep="\n"))
 
 

@@ -68,11 +68,11 @@ def command(
         defaults = {**dict.fromkeys(takes.split(", "), _REQUIRED), **own}
         shared = [_parameter(*each) for each in defaults.items() if each[0] in PARAMETERS.keys() - declared]
         shared += [_SPECS] if target == "agents" else []
-        made = click.command(name, cls, params=shared, **attributes)(run)
-        made.params += [*(_STORE if has_store else []), *(_LLM if has_llm else []), _JSON]
+        result = click.command(name, cls, params=shared, **attributes)(run)
+        result.params += [*(_STORE if has_store else []), *(_LLM if has_llm else []), _JSON]
         if group:
-            group.add_command(made)
-        return made
+            group.add_command(result)
+        return result
 
     return decorate
 
@@ -113,15 +113,12 @@ def _local_options() -> dict[str, Any]:
     from alcove.search.embedders import embedder_for  # noqa: PLC0415  not needed for --help
     from alcove.search.rerankers import reranker_for  # noqa: PLC0415
 
-    folder = read_variable("ALCOVE_MODEL_DIR")
+    names = ("EMBEDDER", "EMBEDDER_KEY", "MODEL_DIR", "RERANKER", "RERANKER_KEY", "SESSION_STORE")
+    embedder, key, folder, reranker, reranker_key, cache = (read_variable(f"ALCOVE_{name}") for name in names)
     return {
-        "settings": replace(OPERATOR, session_store=read_variable("ALCOVE_SESSION_STORE")),
-        "embedder": embedder_for(
-            read_variable("ALCOVE_EMBEDDER") or "minilm",
-            folder=Path(folder) if folder else None,
-            key=read_variable("ALCOVE_EMBEDDER_KEY"),
-        ),
-        "reranker": reranker_for(read_variable("ALCOVE_RERANKER"), key=read_variable("ALCOVE_RERANKER_KEY")),
+        "settings": replace(OPERATOR, session_store=cache),
+        "embedder": embedder_for(embedder or "minilm", folder=Path(folder) if folder else None, key=key),
+        "reranker": reranker_for(reranker, key=reranker_key),
     }
 
 
@@ -255,50 +252,50 @@ def _parse_json(text: str | bytes, *, otherwise: object) -> object:
         return otherwise
 
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+def _declare(*flags: str, **attributes: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Declares a parameter: an option with these flags, or an argument without."""
+    return flags, attributes
+
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-PARAMETERS: dict[str, tuple[list[str], dict[str, Any]]] = {
-    **dict.fromkeys(("key", "user", "agent", "kind", "id", "session", "message", "source", "name", "query"),
-                    ([], {})),
-    "namespace": ([], {"type": namespace}),
-    "prefix": ([], {"type": namespace, "default": ""}),
-    "instance": ([], {"required": False}),
-    "file": ([], {"type": _FILE}),
-    "ttl_seconds": (["--ttl"], {"type": duration, "metavar": "DURATION",
-                                "help": "Expire after this many seconds, or 15m, 1h, 7d."}),
-    "expected_revision": (["--expected-revision"], {
-        "type": int, "help": "Only if the memory has this revision; 0 if it must not exist."}),
-    "idempotency_key": (["--idempotency-key"], {"help": "A request repeated with this key runs only once."}),
-    "as_of": (["--as-of"], {"metavar": "TIME", "help": "Show what was stored then: 2026-01-31T12:00:00Z."}),
-    "filter": (["--filter"], {"multiple": True, "metavar": "FIELD=VALUE|JSON",
-                              "help": "Only memories that match; may be repeated."}),
-    "unindexed": (["--unindexed"], {"is_flag": True,
-                                    "help": "Only memories without index text, which no query finds."}),
-    "limit": (["--limit"], {"type": click.IntRange(1), "default": 100, "show_default": True,
-                            "help": "Show at most this many."}),
-    "offset": (["--offset"], {"type": click.IntRange(0), "default": 0, "help": "Skip this many first."}),
-    "members": (["--member"], {"multiple": True, "help": "A member of the run; may be repeated."}),
-    "team": (["--team"], {"help": "Act as a member of this team."}),
-    "session_id": (["--session"], {"help": "Act in this session."}),
-    "runs": (["--instance"], {"multiple": True, "metavar": "KIND=ID",
-                              "help": "Act in this workflow, swarm or debate; may be repeated."}),
-    "roles": (["--role"], {"multiple": True, "help": "A role, such as admin; may be repeated."}),
-    "folder": (["--dir"], {"type": _FOLDER,
-                           "help": "Folder with authz.rego, attributes.rego, filter.rego, or some of them."}),
-    "ledger": (["--ledger"], {"type": _FILE,
-                              "help": "Another ledger of wipes, besides the one at FILE.wipes."}),
-    "wait": (["--wait/--no-wait"], {"default": True, "show_default": True,
-                                    "help": "Wait until searches find them by meaning."}),
-    "yes": (["--yes"], {"is_flag": True, "help": "Do not ask for confirmation."}),
+_TEXTS = ("key", "user", "agent", "kind", "id", "session", "message", "source", "name", "query")
+PARAMETERS = {
+    **{name: _declare() for name in _TEXTS},
+    "namespace": _declare(type=namespace),
+    "prefix": _declare(type=namespace, default=""),
+    "instance": _declare(required=False),
+    "file": _declare(type=FILE),
+    "ttl_seconds": _declare("--ttl", type=duration, metavar="DURATION",
+                            help="Expire after this many seconds, or 15m, 1h, 7d."),
+    "expected_revision": _declare("--expected-revision", type=int,
+                                  help="Only if the memory has this revision; 0 if it must not exist."),
+    "idempotency_key": _declare("--idempotency-key", help="A request repeated with this key runs only once."),
+    "as_of": _declare("--as-of", metavar="TIME", help="Show the state at this time: 2026-01-31T12:00:00Z."),
+    "filter": _declare("--filter", multiple=True, metavar="FIELD=VALUE|JSON",
+                       help="Only memories that match; repeatable."),
+    "unindexed": _declare("--unindexed", is_flag=True, help="Only memories that have no index text."),
+    "limit": _declare("--limit", type=click.IntRange(1), default=100, help="Show at most this many."),
+    "offset": _declare("--offset", type=click.IntRange(0), default=0, help="Skip this many first."),
+    "members": _declare("--member", multiple=True, help="A member of the run; repeatable."),
+    "team": _declare("--team", help="Act as a member of this team."),
+    "session_id": _declare("--session", help="Act in this session."),
+    "runs": _declare("--instance", multiple=True, metavar="KIND=ID",
+                     help="Act in this workflow, swarm or debate; repeatable."),
+    "roles": _declare("--role", multiple=True, help="A role, such as admin; repeatable."),
+    "folder": _declare("--dir", type=_FOLDER, help="Folder with authz.rego, attributes.rego or filter.rego."),
+    "ledger": _declare("--ledger", type=FILE, help="Another ledger of wipes, besides FILE.wipes."),
+    "wait": _declare("--wait/--no-wait", default=True, help="Wait until searches find them by meaning."),
+    "yes": _declare("--yes", is_flag=True, help="Do not ask for confirmation."),
 }  # fmt: skip
-"""Flags and attributes of parameters by name, the same in every command; without flags, an argument."""
+"""The argument or option for a parameter of this name: the same in every command that has it."""
 
 _SPECS = click.Option(
     ["--agents", "specs"], envvar="ALCOVE_AGENTS", show_envvar=True, metavar="FILE|FOLDER",
     help="Specs of the agents, for a store's file; a server has its own.",
 )  # fmt: skip
 _STORE = [
-    Option(["--at"], envvar="ALCOVE_AT", show_envvar=True, default="memory.db", show_default=True,
+    Option(["--at"], envvar="ALCOVE_AT", show_envvar=True, default="memory.db",
            metavar="FILE|URL", help="The store: its file, or the address of its database or server."),
     Option(["--token"], envvar="ALCOVE_TOKEN", show_envvar=True, help="Bearer token for a server."),
     Option(["--api-key"], envvar="ALCOVE_API_KEY", show_envvar=True, help="API key for a server."),

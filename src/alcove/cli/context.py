@@ -31,19 +31,18 @@ _MAX_SESSIONS = 1000
 
 
 @command()
-@click.option("--budget", "budget_tokens", type=click.IntRange(1), default=8000, show_default=True,
-              help="Maximum number of tokens in all.")  # fmt: skip
+@click.option("--budget", "budget_tokens", type=click.IntRange(1), default=8000, help="Most tokens to send.")
 def context(agents: AgentsHandle, agent: str, session: str, message: str, budget_tokens: int) -> None:
     """Show what a model would be sent for a message, and why.
 
     \b
     Example:  alcove context researcher monday "What did we decide?" --as-user alice
     """
-    found = agents.context(agent, session, message, budget_tokens=budget_tokens)
+    context = agents.context(agent, session, message, budget_tokens=budget_tokens)
     if as_json():
-        show(found)
+        show(context)
     else:
-        show_context(found.messages, found.receipt)
+        show_context(context.messages, context.receipt)
 
 
 def show_context(messages: Sequence[Message], receipt: ContextReceipt) -> None:
@@ -121,8 +120,8 @@ def remove_last(agents: AgentsHandle, agent: str, session: str, *, yes: bool) ->
     """
     (last,) = agents.session(agent, session, 1).said
     confirm(f"Delete this message? {last.role}: {_text(last)[:200]}", yes=yes)
-    rest = agents.replace_last(agent, session, last=last)
-    show(rest, f"removed, {count(rest.messages, 'message')} left")
+    log = agents.replace_last(agent, session, last=last)
+    show(log, f"removed, {count(log.messages, 'message')} left")
 
 
 @command("end", group=session)
@@ -173,10 +172,10 @@ def show_summary(agents: AgentsHandle, agent: str) -> None:
     \b
     Example:  alcove summary show researcher --as-user alice
     """
-    found = agents.summary(agent)
-    lines = [f"{format_cell(point.at)}  {escape(point.line)}" for point in found.points]
-    pending = [f"not yet in it: {escape(', '.join(found.pending))}"] if found.pending else []
-    show(found, *lines, *pending, count(found.conversations, "conversation"))
+    summary = agents.summary(agent)
+    lines = [f"{format_cell(point.at)}  {escape(point.line)}" for point in summary.points]
+    pending = [f"not yet in it: {escape(', '.join(summary.pending))}"] if summary.pending else []
+    show(summary, *lines, *pending, count(summary.conversations, "conversation"))
 
 
 @command("forget", group=summary)
@@ -247,8 +246,9 @@ def show_document(agents: AgentsHandle, source: str, name: str) -> None:
     \b
     Example:  alcove knowledge show manuals espresso.md
     """
-    found = agents.document(source, name)
-    show(found, *(f"{escape(each.heading)}\n{escape(each.text, keep=chr(10))}\n" for each in found.pieces))
+    document = agents.document(source, name)
+    pieces = (f"{escape(each.heading)}\n{escape(each.text, keep=chr(10))}\n" for each in document.pieces)
+    show(document, *pieces)
 
 
 @command("put", group=knowledge, creates=True)
@@ -276,7 +276,7 @@ def delete_document(agents: AgentsHandle, source: str, name: str, *, yes: bool) 
 
 
 @command("search", group=knowledge)
-@click.option("--threshold", type=click.FloatRange(0, 1), default=0.0, show_default=True,
+@click.option("--threshold", type=click.FloatRange(0, 1), default=0.0,
               help="Leave out hits with a lower score.")  # fmt: skip
 def search_knowledge(agents: AgentsHandle, source: str, query: str, threshold: float, limit: int = 5) -> None:
     """Show what an agent would find in a source.

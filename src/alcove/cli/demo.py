@@ -124,8 +124,8 @@ def demo(story: str) -> None:
 class Stage:
     """Plays one story on a new store, and shows every memory as it is written."""
 
-    def __init__(self, story: Story, at: Path, specs: Path) -> None:
-        self._story, self._at, self._specs = story, at, specs
+    def __init__(self, story: Story, path: Path, specs: Path) -> None:
+        self._story, self._path, self._specs = story, path, specs
         self._model = ScriptedModel(story)
         self._elapsed = 0
 
@@ -133,7 +133,7 @@ class Stage:
         from alcove.client.embedded import Alcove  # noqa: PLC0415  not needed for --help
 
         click.secho(f"\n{self._story.title}\n", bold=True, fg="cyan")
-        with Alcove(self._at, clock=lambda: system_clock() + self._elapsed) as store:
+        with Alcove(self._path, clock=lambda: system_clock() + self._elapsed) as store:
             cursor = None
             for step in self._story.steps:
                 self._play_step(store, step)

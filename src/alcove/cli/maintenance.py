@@ -34,7 +34,7 @@ def stats(store: Store) -> None:
     Example:  alcove stats
     """
     totals = store.admin.stats()
-    show_table([*totals.roots, totals], "root, memories, versions, bytes", whole=totals, empty="",
+    show_table([*totals.roots, totals], "root, memories, versions, bytes", json=totals, empty="",
               root=lambda row: getattr(row, "root", "in all"))  # fmt: skip
 
 
@@ -114,8 +114,8 @@ def keys(store: Store) -> None:
     \b
     Example:  alcove keys
     """
-    found = store.admin.keys()
-    show_table(found.keys, "key=id, active, data keys=data_keys", whole=found, empty="")
+    state = store.admin.keys()
+    show_table(state.keys, "key=id, active, data keys=data_keys", json=state, empty="")
 
 
 @command("rotate-keys")
@@ -128,9 +128,11 @@ def rotate_keys(store: Store) -> None:
     Example:  alcove rotate-keys
     """
     total = sum(key.data_keys for key in store.admin.keys().keys)
-    done = output.show_progress("rotating", total, (rotation.rewrapped for rotation in store.rotate_keys()))
+    counts = (rotation.rewrapped for rotation in store.rotate_keys())
+    rewrapped = output.show_progress("rotating", total, counts)
     active = store.admin.keys().active
-    show({"active": active, "rewrapped": done}, f"{count(done, 'data key')} now wrapped by {active}")
+    record = {"active": active, "rewrapped": rewrapped}
+    show(record, f"{count(rewrapped, 'data key')} now wrapped by {active}")
 
 
 @click.command()
@@ -192,10 +194,10 @@ def config(**options: Any) -> None:
 @click.option("--user", required=True, help="The user that the token names.")
 @click.option("--jwt-secret", cls=configuration.Option, envvar="ALCOVE_JWT_SECRET", required=True,
               help="The server's shared secret.")  # fmt: skip
-@click.option("--seconds", "--ttl", "seconds", type=duration, default=3600, show_default=True,
+@click.option("--seconds", "--ttl", "seconds", type=duration, default=3600,
               metavar="DURATION", help="How long it is valid: seconds, or 15m, 1h, 7d.")  # fmt: skip
 def token(user: str, roles: tuple[str, ...], jwt_secret: str, seconds: int) -> None:
-    """Create a token, to try things out.
+    """Create a token for trying things out.
 
     \b
     For a server with --auth jwt and --jwt-secret.

@@ -40,7 +40,7 @@ _SIDES = {"before": ("-", "red"), "after": ("+", "green")}
 @command(creates=True, takes="ttl_seconds, expected_revision, idempotency_key")
 @click.argument("value", nargs=-1, required=True)
 @click.option("--index", multiple=True, metavar="PATH|FIELD=TEXT",
-              help="Index the value's text at this path, or this text; may be repeated.")  # fmt: skip
+              help="Index the text at this path, or this text; repeatable.")  # fmt: skip
 @click.option("--index-all", is_flag=True, help="Index every text of the value.")
 @click.option("--create-only", is_flag=True, help="Only if there is no memory with this key.")
 def put(
@@ -117,7 +117,7 @@ def delete(store: Store, namespace: Namespace, key: str, **options: Any) -> None
     """Delete one memory.
 
     \b
-    Its history stays as long as the store keeps any; to erase a user for good, see alcove wipe.
+    Its history stays until its retention ends; to erase a user for good, use `alcove wipe`.
     Deleting a memory that does not exist is no error.
     Example:  alcove delete user:noop:notes tea
     """
@@ -141,7 +141,7 @@ def batch(store: Store, file: BinaryIO, idempotency_key: str | None) -> None:
     operations = [parse_json_object(line, f"line {number}") for number, line in lines]
     results = [*all_pages(store.batch, operations, idempotency_key=idempotency_key)]
     show_table(
-        zip(operations, results, strict=True), "op, namespace, key, rev, value", whole={"results": results},
+        zip(operations, results, strict=True), "op, namespace, key, rev, value", json={"results": results},
         op=lambda pair: pair[0]["op"], namespace=lambda pair: Namespace.checked(pair[0]["namespace"]),
         key=lambda pair: pair[0]["key"], rev=lambda pair: (pair[1] and pair[1].revision) or "none",
         value=lambda pair: getattr(pair[1], "value", None), empty="no operations",
@@ -172,9 +172,7 @@ def search(
     explain = explain and query is not None
     columns = "" if query is None else "relevance:.3f, score:.3f, "
     columns += "namespace, key, "
-    columns += (
-        "why: each signal's rank and share=why" if explain else "rev=revision, written=created_at, value"
-    )
+    columns += "signals=why" if explain else "rev=revision, written=created_at, value"
     options |= {"query": query, "filter": parse_object(filter, "--filter") or None, "explain": explain}
     hits = by_offset(store.search, prefix, page_size=100, **options)
     show_table(hits, columns, why=_explanation, empty=_nothing_below(prefix))
@@ -207,7 +205,7 @@ def list_memories(store: Store, prefix: Namespace, filter: Sequence[str], **opti
 
 
 @command(takes="limit, offset")
-@click.option("--suffix", type=namespace, default="", help="Only namespaces with this ending.")
+@click.option("--suffix", type=namespace, default="", show_default=False, help="Only with this ending.")
 @click.option("--max-depth", type=click.IntRange(1), help="Cut namespaces to this many segments.")
 def namespaces(store: Store, prefix: Namespace, limit: int | None = None, **options: Any) -> None:
     """List the namespaces that have memories, one per line.
@@ -215,10 +213,10 @@ def namespaces(store: Store, prefix: Namespace, limit: int | None = None, **opti
     \b
     Example:  alcove namespaces user --max-depth 2
     """
-    found = store.namespaces(prefix, limit=limit, **options)
-    for each in found:
+    names = store.namespaces(prefix, limit=limit, **options)
+    for each in names:
         show(each, escape(str(each)))
-    if not found and not as_json():
+    if not names and not as_json():
         click.echo(_nothing_below(prefix), err=True)
 
 
@@ -245,16 +243,15 @@ def newest(store: Store, prefix: Namespace, limit: int = 20) -> None:
 
 
 @command()
-@click.option("--days", type=click.IntRange(1, 366), default=30, show_default=True,
-              help="Count this many days.")  # fmt: skip
+@click.option("--days", type=click.IntRange(1, 366), default=30, help="Count this many days.")
 def activity(store: Store, prefix: Namespace, *, days: int) -> None:
     """Count the events of each day, by kind.
 
     \b
     Example:  alcove activity user:alice --days 7
     """
-    found = store.activity(prefix, days=days)
-    show_table(found.events, "day, kind, count", whole=found, empty=f"nothing happened in {days} days")
+    result = store.activity(prefix, days=days)
+    show_table(result.events, "day, kind, count", json=result, empty=f"nothing happened in {days} days")
 
 
 @command("map")
@@ -265,14 +262,14 @@ def map_memories(store: Store, prefix: Namespace, limit: int = 1000) -> None:
     Similar memories are close together.
     Example:  alcove map user:alice --json
     """
-    found = store.map(prefix, limit=limit)
+    result = store.map(prefix, limit=limit)
     columns = "x:.2f, y:.2f, namespace, key, text"
-    show_table(found.points, columns, whole=found, empty="nothing is indexed here yet")
+    show_table(result.points, columns, json=result, empty="nothing is indexed here yet")
 
 
 @command()
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS),
-              help="Only events of this kind; may be repeated.")  # fmt: skip
+              help="Only events of this kind; repeatable.")  # fmt: skip
 @click.option("--after", metavar="TIME", help="Only events after this time, such as 2026-01-31T12:00:00Z.")
 @click.option("--before", metavar="TIME", help="Only events before this time.")
 @click.option("--after-cursor", metavar="CURSOR", help="Continue after this event.")

@@ -53,16 +53,16 @@ def show(record: object, *text: str) -> None:
 
 
 def show_table(
-    records: Iterable[T], columns: str, *, empty: str, whole: object = None, **cells: Callable[[T], object]
+    records: Iterable[T], columns: str, *, empty: str, json: object = None, **cells: Callable[[T], object]
 ) -> None:
     """Prints many answers: one per row, or one per line of JSON.
 
     `columns` names fields of the records, such as `key, rev=revision, score:.3f`: `rev` is the title of the
     field `revision`, and `.3f` formats a number. `cells` computes columns that are no field. `empty` is
-    printed if there are no records. `whole` replaces the records in JSON.
+    printed if there are no records. `json` is printed as JSON in their place.
     """
     if as_json():
-        for record in records if whole is None else (whole,):
+        for record in records if json is None else (json,):
             click.echo(to_json(record))
         return
     names = [column.rpartition("=") for column in columns.split(", ")]
@@ -125,10 +125,9 @@ def align_columns(table: Sequence[Sequence[object]], width: int | None) -> Itera
     limit = width or sys.maxsize
     widths = [min(max(map(_display_width, column)), limit) for column in zip(*rows, strict=True)]
     # A number, a time or an id is useless if it is cut.
-    fixed = [
-        title == "id" or any(isinstance(cell, int | datetime) for cell in cells) for title, *cells in columns
-    ]
-    shrinkable = [n for n, is_fixed in enumerate(fixed) if not is_fixed]
+    fixed = (int, datetime)
+    shrinkable = [n for n, (title, *cells) in enumerate(columns)
+                  if title != "id" and not any(isinstance(cell, fixed) for cell in cells)]  # fmt: skip
     while width is not None and shrinkable and sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         widest = max(shrinkable, key=widths.__getitem__)
         if widths[widest] <= _MIN_WIDTH:

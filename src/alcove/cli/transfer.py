@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from alcove.cli import output
-from alcove.cli.command import command
+from alcove.cli.command import FILE, command
 from alcove.cli.output import count, escape, show
 from alcove.client import is_url
 from alcove.core.addresses import is_database, locate_store
@@ -32,7 +32,7 @@ _MAX_FAILURES_SHOWN = 20
 @command()
 @click.option("--of-user", metavar="USER",
               help="Write everything stored about this user instead, with history.")  # fmt: skip
-@click.option("--output", "-o", "file", default="-", metavar="FILE",
+@click.option("--output", "-o", "file", default="-", show_default=False, metavar="FILE",
               help="Write to this new file instead of stdout.")  # fmt: skip
 def export(store: Store, prefix: Namespace, of_user: str | None, file: str) -> None:
     """Write memories as JSON Lines.
@@ -66,7 +66,7 @@ class _FileOrAddress(click.Path):
 
 @command("import", creates=True)
 @click.argument("file", type=_FileOrAddress(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--from", "source", type=click.Choice(_SOURCES), default=_LINES, show_default=True,
+@click.option("--from", "source", type=click.Choice(_SOURCES), default=_LINES,
               help="The program that wrote the file.")  # fmt: skip
 @click.option("--user", metavar="NAME", help="Owner of records that name no user (not for jsonl).")
 @click.option("--agent", metavar="NAME", help="The agent of imported conversations (not for jsonl).")
@@ -140,8 +140,8 @@ def _show_import(
         lines.append(f"and {summary.failures - _MAX_FAILURES_SHOWN:,} more {noun} that were not imported")
     show(summary, *lines, *more)
     if summary.waiting or (summary.imported and not wait):
-        waiting = f"{summary.waiting:,} of them" if summary.waiting else "those with an index text"
-        click.echo(f"{waiting} wait to be indexed; index them with: alcove index --wait", err=True)
+        texts = f"{summary.waiting:,} of them" if summary.waiting else "those with an index text"
+        click.echo(f"{texts} wait to be indexed; index them with: alcove index --wait", err=True)
     return 1 if summary.failures else 0
 
 
@@ -164,8 +164,8 @@ def backup(store: Store, file: Path) -> None:
 
 
 @command()
-@click.argument("backup", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=False)
-@click.option("--at", cls=Option, envvar="ALCOVE_AT", default="memory.db", show_default=True,
+@click.argument("backup", type=FILE, required=False)
+@click.option("--at", cls=Option, envvar="ALCOVE_AT", default="memory.db",
               help="The file to create; or a database, to apply the ledger of wipes to.")  # fmt: skip
 @click.option("--without-ledger", is_flag=True, help="Accept that users wiped since may come back.")
 def restore(backup: Path | None, at: str, ledger: Path | None = None, *, without_ledger: bool) -> None:
