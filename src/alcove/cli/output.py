@@ -221,16 +221,13 @@ def show_progress(label: str, length: int, positions: Iterable[int]) -> int:
 
 def wait_for_index(count_waiting: Callable[[], int], total: int) -> None:
     """Waits until no text waits to be indexed, or indexing has stalled. `total`: how many wait now."""
-
-    def positions() -> Iterator[int]:
-        waiting, changed_at = total, time.monotonic()
+    waiting, changed_at = total, time.monotonic()
+    with progress_bar("indexing", total, start=0) as step:
         while waiting and time.monotonic() - changed_at < _STALL_SECONDS:
             time.sleep(_POLL_SECONDS)
             if (now := count_waiting()) != waiting:
+                step(waiting - now)
                 waiting, changed_at = now, time.monotonic()
-                yield max(total - now, 0)
-
-    show_progress("indexing", total, positions())
 
 
 def run_steps(steps: Iterable[Progress[T]]) -> T:

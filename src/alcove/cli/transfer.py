@@ -133,7 +133,7 @@ class _CountedFile:
 def _show_import(
     summary: Imports | ImportSummary, failures: Sequence[str], noun: str, *more: str, wait: bool
 ) -> int:
-    """Shows what was imported, what failed, and what waits to be indexed; returns the exit code."""
+    """Shows what was imported, what failed, and how many texts wait for the index; returns the exit code."""
     lines = [f"{count(summary.imported, 'memory')} imported, {summary.unchanged:,} unchanged",
              *failures[:_MAX_FAILURES_SHOWN]]  # fmt: skip
     if summary.failures > _MAX_FAILURES_SHOWN:
