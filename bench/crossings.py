@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import CodeType, FrameType
@@ -122,12 +123,12 @@ async def crossed(application: Any, watch: Watch, request: Request) -> set[CodeT
 
 
 def report(name: str, found: set[CodeType], *, listed: bool) -> None:
-    print(f"{name:8}{len({code.co_filename for code in found}):>7}{len(found):>11}")
+    print(f"{name:8}{len({code.co_filename for code in found}):>7}{len(found):>11}", file=sys.__stdout__)
     files = defaultdict(list)
     for code in found if listed else ():
         files[code.co_filename.removeprefix(PACKAGE)].append(code.co_qualname)
     for file, names in sorted(files.items()):
-        print(f"  {file}: {', '.join(sorted(names))}")
+        print(f"  {file}: {', '.join(sorted(names))}", file=sys.__stdout__)
 
 
 async def main() -> None:
@@ -148,7 +149,7 @@ async def main() -> None:
             "agents": f"{folder}/agents.yaml",
         }
         shared |= {"llm_url": url, "llm_model": "bench"}
-        print(f"{'':8}{'files':>7}{'functions':>11}")
+        print(f"{'':8}{'files':>7}{'functions':>11}", file=sys.__stdout__)
         for embedder, requests in ("none", WITHOUT_EMBEDDER), ("minilm", WITH_EMBEDDER):
             config = ServeConfig(at=f"{folder}/{embedder}.db", embedder=embedder, **shared)
             application = build(config)
@@ -158,4 +159,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    with Path(os.devnull).open("w", encoding="utf-8") as requests_log, redirect_stdout(requests_log):
+        asyncio.run(main())

@@ -201,10 +201,11 @@ def test_a_thread_is_not_given_to_one_who_has_just_left(monkeypatch: pytest.Monk
         await until(lambda: gate.began == ["alice"])
         give, came_back = pool._threads.give, []
 
-        def leaves(user: str | None) -> None:
-            second.cancel()
-            came_back.append(asked(pool, "bob", gate.call("bob again")))
-            give(user)
+        def leaves(user: str | None, turn: asyncio.Future[None] | None = None) -> None:
+            if turn is None:  # alice's thread
+                second.cancel()
+                came_back.append(asked(pool, "bob", gate.call("bob again")))
+            give(user, turn)
 
         monkeypatch.setattr(pool._threads, "give", leaves)
         gate.let_go("alice")

@@ -1,4 +1,4 @@
-"""Answers that go to the socket in one write, and those that take uvicorn's own road."""
+"""Answers that go to the socket in one write, and those that uvicorn's own `send` writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from alcove.server.protocol import send_whole
+from alcove.server.application import send_start
 from alcove.server.routes import NO_CONTENT, Page
 
 
@@ -34,10 +34,21 @@ def transport() -> Written:
     return Written()
 
 
-def cycle(transport: Written, *, method: str = "GET", keep_alive: bool = True) -> RequestResponseCycle:
+class Cycle(RequestResponseCycle):
+    """A response whose own `send` notes its messages."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.messages: list[str] = []
+
+    async def send(self, message: Any) -> None:
+        self.messages.append(message["type"])
+
+
+def cycle(transport: Written, *, method: str = "GET", keep_alive: bool = True) -> Cycle:
     log, scope = logging.getLogger("unused"), {"type": "http", "method": method}
-    return RequestResponseCycle(
-        scope=scope,  # type: ignore[arg-type]
+    return Cycle(
+        scope=scope,
         transport=transport,
         flow=FlowControl(transport),
         logger=log,
@@ -53,7 +64,7 @@ def cycle(transport: Written, *, method: str = "GET", keep_alive: bool = True) -
 
 def test_head_and_body_are_one_write(transport: Written) -> None:
     answering = cycle(transport)
-    assert send_whole(answering.send, Page(b"{}"), "id")
+    assert asyncio.run(send_start(answering.send, Page(b"{}"), "id"))
     ours = b"x-request-id: id\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n"
     head = b"date: today\r\n" + ours
     assert transport.pieces == [b"HTTP/1.1 200 OK\r\n" + head + b"{}", b"done"]
@@ -62,20 +73,35 @@ def test_head_and_body_are_one_write(transport: Written) -> None:
 
 
 def test_a_connection_that_is_not_kept_is_closed_and_says_so(transport: Written) -> None:
-    assert send_whole(cycle(transport, keep_alive=False).send, NO_CONTENT, "id")
+    assert asyncio.run(send_start(cycle(transport, keep_alive=False).send, NO_CONTENT, "id"))
     assert transport.pieces[0].endswith(b"connection: close\r\n\r\n")
     assert transport.closed
 
 
-def test_what_uvicorn_must_see_to_is_left_to_it(transport: Written) -> None:
+def test_uvicorn_sends_what_cannot_be_written_at_once(transport: Written) -> None:
     slow, gone, begun = (cycle(transport) for _ in range(3))
     slow.flow.pause_writing()
     gone.disconnected = True
     begun.response_started = True
 
-    async def wrapped(message: Any) -> None:
-        """Stands for a middleware that adds headers."""
+    page, wrapped = Page(b"{}"), cycle(transport)
 
-    for send in (slow.send, gone.send, begun.send, cycle(transport, method="HEAD").send, wrapped):
-        assert not send_whole(send, Page(b"{}"), "id")
+    async def send(message: Any) -> None:
+        """Stands for a middleware that adds headers."""
+        await wrapped.send(message)
+
+    cycles = slow, gone, begun, cycle(transport, method="HEAD")
+    for each in cycles:
+        assert asyncio.run(send_start(each.send, page, "id"))
+    assert asyncio.run(send_start(send, page, "id"))
+    with_headers = cycle(transport)
+    assert asyncio.run(send_start(with_headers.send, Page(b"{}", headers=((b"allow", b"GET"),)), "id"))
+    for each in (*cycles, wrapped, with_headers):
+        assert each.messages == ["http.response.start", "http.response.body"]
     assert not transport.pieces
+
+
+def test_only_the_head_of_a_large_answer_is_sent_at_once(transport: Written) -> None:
+    large = cycle(transport)
+    assert not asyncio.run(send_start(large.send, Page(bytes(100_000)), "id"))
+    assert large.messages == ["http.response.start"]

@@ -26,7 +26,7 @@ def test_what_is_done_in_time_gives_its_answer_or_its_error() -> None:
         assert await limit(slept(0)) == 0
         with pytest.raises(KeyError, match="mine"):
             await limit(fails())
-        assert not limit._ends
+        assert not limit._deadlines
 
     asyncio.run(main())
 
@@ -48,7 +48,7 @@ def test_what_takes_longer_is_cancelled_each_in_its_own_time() -> None:
         ended = await asyncio.gather(*asked)
         assert [in_time for in_time, _ in ended] == [False, True, False, True, False]
         assert all(took >= 0.29 for in_time, took in ended if not in_time)
-        assert not limit._ends
+        assert not limit._deadlines
         assert await timed(limit, 60) >= (False, 0.29)  # a timer that had nothing left to do starts again
 
     asyncio.run(main())
@@ -75,7 +75,7 @@ def test_who_is_cancelled_by_somebody_else_stays_cancelled() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not limit._ends
+        assert not limit._deadlines
 
     asyncio.run(main())
 

@@ -26,12 +26,13 @@ from typing import (
 )
 from typing import get_type_hints as hints_of
 
-from msgspec import NODEFAULT, UNSET, Struct, defstruct
+from msgspec import NODEFAULT, UNSET, Raw, Struct, defstruct, json, structs
 
 from alcove.api.messages import AnswerRecord, ErrorAnswer
 from alcove.api.wire import fields_of, json_type, to_json_value
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.principal import Principal
+from alcove.core.records import Entry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +41,9 @@ IDEMPOTENCY_KEY = "idempotency_key"
 """A parameter with this name is the header `Idempotency-Key`."""
 LAST_EVENT_ID = "after_cursor"
 """A parameter of a stream with this name is the header `Last-Event-ID`."""
+CAMEL_CASE_FIELDS = {"created_at": "createdAt", "expires_at": "expiresAt"}
+"""Times of a memory that answers have twice; clients of an older contract read the second spelling."""
+_encode = json.Encoder().encode
 
 PREFIX, PREFIX_ALIAS = "prefix", "namespace_prefix"
 """The parameter for a subtree, and its name in some requests; both names are accepted everywhere."""
@@ -60,7 +64,7 @@ class Request(Protocol):
     """The parts of a request that an operation reads."""
 
     parameters: Any
-    path: Mapping[str, str]
+    path: dict[str, str]
     idempotency_key: str | None
 
 
@@ -348,17 +352,17 @@ class Operation(Generic[P, R]):
         fields += [(name, hint, None) for name, hint in self._list_attributes.items()]
         return defstruct(f"{self._title}Answer", fields, kw_only=True, omit_defaults=True)
 
-    def to_answer(self, result: Any) -> object:
-        """The record of the answer, from the method's result."""
+    def encode_answer(self, result: Any) -> bytes | None:
+        """The answer as JSON, from the method's result; None if the method returns nothing."""
         if self.answer_record:
-            return self.answer_record.of(result)  # type: ignore[attr-defined]
+            return encode_answer(self.answer_record.of(result))  # type: ignore[attr-defined]
         if result is None and self.not_found:
             raise NotFound(self.not_found)
-        if self.answer_field is None:
-            return result
-        fields = {name: getattr(result, name) for name in self._list_attributes}
-        fields[self.answer_field] = [*result] if self._list_type else result
-        return self.answer(**fields)  # type: ignore[misc]
+        if self.answer_field:
+            fields = {name: getattr(result, name) for name in self._list_attributes}
+            fields[self.answer_field] = [*result] if self._list_type else result
+            result = self.answer(**fields)  # type: ignore[misc]
+        return None if result is None else encode_answer(result)
 
     def to_result(self, answer: Any, arguments: Mapping[str, Any]) -> R:
         """The method's result, from the record of the answer to a call with these arguments."""
@@ -389,3 +393,17 @@ def services_by_class(*services: object) -> dict[str, Any]:
 def operations(table: type) -> list[Operation[..., Any]]:
     """Every operation of a table, in its order."""
     return [each for each in vars(table).values() if isinstance(each, Operation)]
+
+
+def encode_answer(answer: object) -> bytes:
+    """An answer as JSON; the times of memories in it have two spellings (`CAMEL_CASE_FIELDS`)."""
+    if isinstance(answer, Entry):
+        created, expires = _encode(answer.created_at), _encode(answer.expires_at)
+        return b'%b,"createdAt":%b,"expiresAt":%b}' % (_encode(answer)[:-1], created, expires)
+    if isinstance(answer, Struct):
+        for name in answer.__struct_fields__:
+            items = getattr(answer, name)
+            if isinstance(items, list) and any(isinstance(each, Entry) for each in items):
+                encoded = [Raw(encode_answer(each)) if isinstance(each, Entry) else each for each in items]
+                answer = structs.replace(answer, **{name: encoded})
+    return _encode(answer)

@@ -1,4 +1,4 @@
-"""How values look in JSON: the types of parameters, namespaces, moments, and the answers themselves."""
+"""The JSON types and values of parameters, such as namespaces and times."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ from msgspec import Meta, Struct, field, structs
 
 from alcove.core.clock import parse_moment, to_datetime
 from alcove.core.namespace import Namespace
-from alcove.core.records import Entry
 
 Segments = Annotated[list[str], Meta(description="A namespace, segment by segment.")]
 Instant = Annotated[str, Meta(description="A time in RFC 3339, with its zone.")]
-CAMEL_CASE_FIELDS = {"created_at": "createdAt", "expires_at": "expiresAt"}
-"""Times of a memory that answers have twice; clients of an older contract read the second spelling."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -71,17 +68,3 @@ def _is_moment(parts: Sequence[Any]) -> bool:
 
 def _is_namespace(parts: Sequence[Any]) -> bool:
     return Sequence[str] in parts and str in parts
-
-
-def encode_answer(answer: object) -> bytes:
-    """An answer as JSON; the times of memories in it have two spellings (`CAMEL_CASE_FIELDS`)."""
-    if isinstance(answer, Entry):
-        created, expires = _encode(answer.created_at), _encode(answer.expires_at)
-        return b'%b,"createdAt":%b,"expiresAt":%b}' % (_encode(answer)[:-1], created, expires)
-    if isinstance(answer, Struct):
-        for name in answer.__struct_fields__:
-            items = getattr(answer, name)
-            if isinstance(items, list) and any(isinstance(each, Entry) for each in items):
-                encoded = [msgspec.Raw(encode_answer(x)) if isinstance(x, Entry) else x for x in items]
-                answer = structs.replace(answer, **{name: encoded})
-    return _encode(answer)

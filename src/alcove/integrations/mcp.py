@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from alcove.agents.tools import READ_ONLY_TOOLS
-from alcove.api import wire
 from alcove.api.agent_operations import AgentOperations, SessionOperations
-from alcove.api.operation import AsyncHandle, Operation
+from alcove.api.operation import AsyncHandle, Operation, encode_answer
 from alcove.api.operations import MemoryOperations
 from alcove.core import __version__
 from alcove.core.errors import STATUS, AlcoveError, InvalidRequest, NotFound, requires_extra
@@ -119,7 +118,7 @@ async def _read(at: Connected, asked: types.ReadResourceRequestParams) -> Told:
     memory = await at.memory.get(*memory_at(asked.uri))
     if memory is None:
         raise NotFound("there is no such memory")
-    return {"contents": [{"uri": asked.uri, "mimeType": _JSON, "text": wire.encode_answer(memory).decode()}]}
+    return {"contents": [{"uri": asked.uri, "mimeType": _JSON, "text": encode_answer(memory).decode()}]}
 
 
 async def _prompts(at: Connected, asked: types.PaginatedRequestParams) -> Told:

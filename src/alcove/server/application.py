@@ -12,15 +12,18 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Struct
 from starlette.routing import Router
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from alcove.api.messages import ErrorAnswer
 from alcove.core import errors
 from alcove.core.errors import STATUS, AlcoveError
 from alcove.core.fair_shares import Shares
+from alcove.core.principal import Principal
 from alcove.server.authentication import Authenticator, is_local_program
 from alcove.server.config import ServeConfig
 from alcove.server.limits import (
@@ -31,9 +34,8 @@ from alcove.server.limits import (
     TimeLimit,
     current_user,
 )
-from alcove.server.protocol import send_whole
-from alcove.server.routes import Endpoint, Page, Request, check_media_type, path_parameter, path_pattern
-from alcove.server.streams import PART_BYTES, Stream, pour, when_asked, while_allowed
+from alcove.server.routes import Endpoint, Page, Request, check_media_type, path_pattern
+from alcove.server.streams import PART_BYTES, Stream, send_body, while_allowed, while_allowed_by_clock
 from alcove.store.reader import SMALL_BYTES
 
 log = logging.getLogger("alcove.http")
@@ -75,21 +77,23 @@ class Application:
         denied: Watcher | None = None,
         take_request: TakeRequest | None = None,
         admit: Watcher | None = None,
+        add_grants: Callable[[Principal], Principal] | None = None,
     ) -> None:
         """An application that serves these endpoints.
 
         `access_log` is called at the end of each request, `watchers` when its answer is ready or will never
         be, `denied` when it is refused for lack of permission. `threads` parse large bodies. `lifespan`:
         startup and shutdown, as Starlette takes them. `take_request` counts requests for all nodes together,
-        if they share that. `admit` authenticates browsers by their cookies.
+        if they share that. `admit` authenticates browsers by their cookies. `add_grants` returns a principal
+        with the rooms that specs of agents open to it.
         """
         methods: dict[str, dict[str, Endpoint]] = {}
         for each in endpoints:
             methods.setdefault(each.operation.path, {})[each.operation.method] = each
-        self._exact = {path: found for path, found in methods.items() if "{" not in path}
+        self._exact = {path: each for path, each in methods.items() if "{" not in path}
         self._patterns = [(path_pattern(path), path, each) for path, each in methods.items() if "{" in path]
         self._lifespan = Router(lifespan=lifespan)
-        self._authenticate, self._admit = authenticate, admit
+        self._authenticate, self._admit, self._add_grants = authenticate, admit, add_grants
         self._threads = threads
         self._watchers, self._denied, self._access_log = watchers, denied, access_log
         self._seconds = config.request_seconds
@@ -107,16 +111,26 @@ class Application:
         if scope["type"] != "http":
             await self._lifespan(scope, receive, send)
             return
-        route = scope["path"]
-        methods = self._exact.get(route)
+        route, methods = scope["path"], self._exact.get(scope["path"])
         if methods is None:
             route, methods = self._match_pattern(scope)
-        request = Request(scope, route, self._authenticate, self._bodies)
+        request = Request(scope, route, self._authenticate, self._add_grants, self._bodies)
         connection = request.connection
         if connection:
             connection.serving = asyncio.current_task()
         try:
-            await self._respond(request, methods, receive, send)
+            self.pending_count += 1
+            try:
+                answer = await self._answer(request, methods, receive)
+                request.status = answer.status
+            finally:
+                self.pending_count -= 1
+                for watcher in self._watchers:
+                    watcher(request)
+            if request.status == 403 and self._denied:
+                self._denied(request)
+            if not await send_start(send, answer, request.id):
+                await self._send_pieces(answer, request, receive, send)
         except asyncio.CancelledError:
             if not (connection and connection.lost):
                 raise
@@ -135,40 +149,6 @@ class Application:
                 return path, methods
         return UNKNOWN, {}
 
-    async def _respond(
-        self, request: Request, methods: Mapping[str, Endpoint], receive: Any, send: Any
-    ) -> None:
-        self.pending_count += 1
-        try:
-            answer = await self._answer(request, methods, receive)
-            request.status = answer.status
-        finally:
-            self.pending_count -= 1
-            for watcher in self._watchers:
-                watcher(request)
-        if request.status == 403 and self._denied:
-            self._denied(request)
-        page = answer if isinstance(answer, Page) else None
-        small = page is not None and len(page.body) <= PART_BYTES
-        if page and small and not page.headers and send_whole(send, page, request.id):
-            return
-        headers = [(b"x-request-id", request.id.encode()), *answer.headers]
-        if answer.status != 204:
-            headers.append((b"content-type", answer.media_type))
-            if page:
-                headers.append((b"content-length", b"%d" % len(page.body)))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        if page and small:
-            await send({"type": "http.response.body", "body": page.body})
-            return
-        try:
-            await pour(self._pieces(answer, request), receive, send, self._limit_time)
-        except (AlcoveError, TimeoutError) as error:  # it breaks off, which a client can tell from its end
-            reason = str(error) or "the client reads too slowly"
-            log.warning("answer %s was cut off: %s", request.id, reason)
-            if request.connection:
-                request.connection.transport.abort()  # closing would wait for a client that may never read it
-
     async def _answer(self, request: Request, methods: Mapping[str, Endpoint], receive: Any) -> Page | Stream:
         try:
             method = "GET" if request.method == "HEAD" else request.method  # the server drops a HEAD's body
@@ -185,7 +165,7 @@ class Application:
                 return answer
             page = answer if isinstance(answer, Page) else Page(_encode(answer))
             if len(page.body) > PART_BYTES:
-                request.reserve_bytes(self._unsent_bytes(page.body))
+                request.reserve_bytes(min(len(page.body), self._max_body_bytes))  # until it is sent
             return page
         except AlcoveError as caught:
             error = caught
@@ -210,19 +190,24 @@ class Application:
             reservations.take(self._requests, None)
             if self._admit and b"cookie" in headers:
                 self._admit(request)
-            principal = request.principal = await self._authenticate(headers)
+            principal = await self._authenticate(headers)
+            request.principal = self._add_grants(principal) if self._add_grants else principal
             reservations.give_back()
             request.user = principal.user_id
             if self._rate:
                 await self._rate.take(principal)
             if operation.role:
-                principal.require(operation.role)
+                request.principal.require(operation.role)
             current_user.set(request.user)
             if request.connection:
                 request.connection.user = request.user
             reservations.take(self._open_requests if endpoint.stays_open else self._requests, request.user)
-        raw_path = scope.get("path_params")
-        request.path = {name: path_parameter(name, raw) for name, raw in raw_path.items()} if raw_path else {}
+        request.path = {}
+        for name, segment in scope.get("path_params", request.path).items():
+            try:  # a segment may contain any character, also an encoded slash
+                request.path[name] = unquote(segment.decode("ascii"), errors="strict")
+            except UnicodeDecodeError:
+                raise errors.InvalidRequest(name, "percent-encoded UTF-8") from None
         if endpoint.body is None or scope["query_string"]:
             request.parameters = endpoint.parse_query(scope["query_string"])
         if operation.line_body:
@@ -244,9 +229,8 @@ class Application:
         Memory for a body that may be large is reserved before it is read, by its declared length.
         """
         max_bytes, declared = self._max_body_bytes, request.headers.get(b"content-length", b"0")
-        max_bytes = (
-            min(max_bytes, MAX_PUBLIC_BODY_BYTES) if request.endpoint.operation.is_public else max_bytes
-        )
+        if request.endpoint.operation.is_public:
+            max_bytes = min(max_bytes, MAX_PUBLIC_BODY_BYTES)
         expected = int(declared[:20]) if declared.isdigit() else 0
         if b"transfer-encoding" in request.headers:
             expected = max_bytes
@@ -278,9 +262,15 @@ class Application:
                 received, seconds_left = 0, self._seconds
             yield piece
 
-    def _unsent_bytes(self, body: bytes) -> int:
-        """The bytes to reserve for an answer until it is sent: at most those of the largest request."""
-        return min(len(body), self._max_body_bytes)
+    async def _send_pieces(self, answer: Page | Stream, request: Request, receive: Any, send: Any) -> None:
+        """Sends the body of a large or a streaming answer; breaks it off if its client reads too slowly."""
+        try:
+            await send_body(self._pieces(answer, request), receive, send, self._limit_time)
+        except (AlcoveError, TimeoutError) as error:  # clients notice that the answer has no proper end
+            reason = str(error) or "the client reads too slowly"
+            log.warning("answer %s was cut off: %s", request.id, reason)
+            if request.connection:
+                request.connection.transport.abort()  # closing would wait for a client that may never read it
 
     async def _pieces(self, answer: Page | Stream, request: Request) -> AsyncIterator[bytes]:
         """The pieces of an answer; ends with an error, if it can send one, once access is withdrawn.
@@ -290,14 +280,15 @@ class Application:
         if isinstance(answer, Page):
             yield answer.body
             return
-        check_access = while_allowed if answer.waits else when_asked
+        check_access = while_allowed if answer.waits else while_allowed_by_clock
         pieces, reservations = check_access(answer.pieces, request), Reservations()
         try:
             async for piece in pieces:
                 if request.method == "HEAD":
                     return
                 if len(piece) > PART_BYTES:
-                    reservations.take(self._bodies, request.user, self._unsent_bytes(piece))
+                    size = min(len(piece), self._max_body_bytes)
+                    reservations.take(self._bodies, request.user, size)
                 yield piece
                 reservations.give_back()
         except AlcoveError as error:
@@ -307,6 +298,52 @@ class Application:
         finally:
             reservations.give_back()
             await pieces.aclose()  # type: ignore[attr-defined]
+
+
+async def send_start(send: Any, answer: Page | Stream, request_id: str) -> bool:
+    """Sends the head of an answer, and the body if it is small; returns whether it sent the body.
+
+    uvicorn's `send` writes the head by itself, which is a second system call and wakes the client twice. So
+    this function writes both at once if `send` is uvicorn's own and nothing waits to be sent. uvicorn looks
+    for line breaks in headers, which this function does not, so it leaves headers of the answer to uvicorn.
+    """
+    page = answer if isinstance(answer, Page) else None
+    is_small = page is not None and len(page.body) <= PART_BYTES
+    cycle = getattr(send, "__self__", None)
+    if (
+        page is None
+        or page.headers
+        or not is_small
+        or not isinstance(cycle, RequestResponseCycle)
+        or cycle.scope["method"] == "HEAD"
+        or cycle.flow.write_paused
+        or cycle.disconnected
+        or cycle.response_started
+    ):
+        headers = [(b"x-request-id", request_id.encode()), *answer.headers]
+        if answer.status != 204:
+            headers.append((b"content-type", answer.media_type))
+            if page:
+                headers.append((b"content-length", b"%d" % len(page.body)))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        if page and is_small:
+            await send({"type": "http.response.body", "body": page.body})
+        return is_small
+    parts = [STATUS_LINE[page.status]]
+    for name, value in cycle.default_headers:
+        parts += (name, b": ", value, b"\r\n")
+    parts += (b"x-request-id: ", request_id.encode(), b"\r\n")
+    if page.status != 204:
+        parts += (b"content-type: ", page.media_type, b"\r\ncontent-length: %d\r\n" % len(page.body))
+    parts += (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", page.body)
+    cycle.response_started = cycle.response_complete = True
+    cycle.waiting_for_100_continue = False
+    cycle.transport.write(b"".join(parts))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        cycle.transport.close()
+    cycle.on_response()
+    return True
 
 
 def _refuse_repeated(headers: Sequence[tuple[bytes, bytes]]) -> None:

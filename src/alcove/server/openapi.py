@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from alcove.api.operation import Operation
+from alcove.api.operation import CAMEL_CASE_FIELDS, Operation
 from alcove.api.operations import EVENTS
-from alcove.api.wire import CAMEL_CASE_FIELDS
 from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
 from alcove.server.panel import DOCS_HEADERS

@@ -6,48 +6,19 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from alcove.api.messages import ErrorAnswer
-from alcove.server.routes import CONNECTION, Page
+from alcove.server.routes import CONNECTION
 
 MOST_HEAD_BYTES = 64 * 1024
 READ_DELAY = 0.01
 """Seconds, of which the event loop takes at least one round to read what has arrived."""
 _TOO_LONG = f"expected a head of at most {MOST_HEAD_BYTES} bytes"
-
-
-def send_whole(send: Any, page: Page, request_id: str) -> bool:
-    """Sends an answer in one write, if `send` is uvicorn's own and nothing waits to be sent; whether it did.
-
-    uvicorn's `send` writes the head by itself, which is a second system call and wakes the client twice. The
-    page must have no headers of its own: nothing looks for line breaks in them here.
-    """
-    cycle = getattr(send, "__self__", None)
-    if not isinstance(cycle, RequestResponseCycle) or cycle.scope["method"] == "HEAD":
-        return False
-    if cycle.flow.write_paused or cycle.disconnected or cycle.response_started:
-        return False
-    parts = [STATUS_LINE[page.status]]
-    for name, value in cycle.default_headers:
-        parts += (name, b": ", value, b"\r\n")
-    parts += (b"x-request-id: ", request_id.encode(), b"\r\n")
-    if page.status != 204:
-        size = str(len(page.body)).encode()
-        parts += (b"content-type: ", page.media_type, b"\r\ncontent-length: ", size, b"\r\n")
-    parts += (b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n", page.body)
-    cycle.response_started = cycle.response_complete = True
-    cycle.waiting_for_100_continue = False
-    cycle.transport.write(b"".join(parts))
-    cycle.message_event.set()
-    if not cycle.keep_alive:
-        cycle.transport.close()
-    cycle.on_response()
-    return True
 
 
 class Waiting(dict["Protocol", float]):

@@ -8,18 +8,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, get_args, get_origin, get_type_hints
-from urllib.parse import unquote, unquote_plus
+from urllib.parse import unquote_plus
 
 import msgspec
 from msgspec import Struct
 
 from alcove.api.messages import NoQuery
 from alcove.api.operation import Operation, operations
-from alcove.api.wire import encode_answer
 from alcove.core.decoding import convert, decoder
 from alcove.core.errors import InvalidRequest, UnsupportedMediaType
 from alcove.core.fair_shares import Shares
-from alcove.core.principal import DEFAULT_PRINCIPAL
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.validation import to_invalid_request
 from alcove.server.authentication import Authenticator
 from alcove.server.limits import Reservations, ThreadPool
@@ -52,7 +51,7 @@ class Request:
     endpoint: Endpoint
     parameters: Any
     """The record of the body if there is one, else of the query."""
-    path: Mapping[str, str]
+    path: dict[str, str]
     """The parameters in the path."""
     pieces: AsyncIterator[bytes]
     """The body as it arrives, for an operation with `line_body`."""
@@ -67,7 +66,12 @@ class Request:
     status = CLIENT_GONE
 
     def __init__(
-        self, scope: dict[str, Any], route: str, authenticate: Authenticator, bodies: Shares
+        self,
+        scope: dict[str, Any],
+        route: str,
+        authenticate: Authenticator,
+        add_grants: Callable[[Principal], Principal] | None,
+        bodies: Shares,
     ) -> None:
         """A request whose operation declares its path as `route`.
 
@@ -81,11 +85,12 @@ class Request:
         sent_id = self.headers.get(b"x-request-id", b"")
         self.id = sent_id.decode() if _REQUEST_ID.fullmatch(sent_id) else f"{random.getrandbits(64):016x}"
         self.reservations = Reservations()
-        self._authenticate, self._bodies = authenticate, bodies
+        self._authenticate, self._add_grants, self._bodies = authenticate, add_grants, bodies
 
     async def check_access(self) -> None:
         """Authenticates the caller again, for a request that stays open; raises if access was withdrawn."""
-        self.principal = await self._authenticate(self.headers)
+        principal = await self._authenticate(self.headers)
+        self.principal = self._add_grants(principal) if self._add_grants else principal
         if role := self.endpoint.operation.role:
             self.principal.require(role)
         if self.view:
@@ -199,14 +204,6 @@ def path_pattern(path: str) -> re.Pattern[bytes]:
     return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path)).encode())
 
 
-def path_parameter(name: str, raw: bytes) -> str:
-    """Decodes one segment of a path, which may contain any character."""
-    try:
-        return unquote(raw.decode("ascii"), errors="strict")
-    except UnicodeDecodeError:
-        raise InvalidRequest(name, "percent-encoded UTF-8") from None
-
-
 def _contains(kind: type, hint: Any) -> bool:
     """Whether a type is part of a hint, such as int of `Annotated[int, …] | None`."""
     return kind in (hint, get_origin(hint)) or any(_contains(kind, part) for part in get_args(hint))
@@ -234,79 +231,59 @@ def endpoints(
     for each streaming operation, by its name. `restarts`: whether the services raise before any effect if
     they would block, so that an operation can be tried on the event loop, or in a thread that must not wait.
     """
-    make_handler = _restarting_handler if restarts else _threaded_handler
     found = []
     for operation in operations(table):
         if operation.stream_type:
             handler = getattr(streams, operation.name)
         else:
-            handler = make_handler(operation, services[operation.service], reads, changes)
-        if operation.can_stream:
-            handler = _choose_by_request(handler, getattr(streams, operation.name))
+            stream_handler = getattr(streams, operation.name) if operation.can_stream else None
+            service = services[operation.service]
+            handler = _make_handler(operation, service, reads, changes, stream_handler, restarts=restarts)
         found.append(Endpoint(operation, handler))
     return found
 
 
-def _threaded_handler(
-    operation: Operation[..., Any], service: object, reads: ThreadPool, changes: ThreadPool
+def _make_handler(
+    operation: Operation[..., Any],
+    service: object,
+    reads: ThreadPool,
+    changes: ThreadPool,
+    stream_handler: Handler | None,
+    *,
+    restarts: bool,
 ) -> Handler:
-    perform = _method(operation, service)
+    """The handler of an operation whose service `restarts` or not.
 
-    async def handle(request: Request) -> Page:
-        arguments = operation.arguments(request)
-        threads = reads if operation.only_reads(arguments) else changes
-        try:
-            return await threads(
-                lambda: _to_page(operation, request, perform(request.principal, **arguments))
-            )
-        except InvalidRequest as error:
-            raise operation.rename_field(error) from None
-
-    return handle
-
-
-def _restarting_handler(
-    operation: Operation[..., Any], service: object, threads: ThreadPool, _: ThreadPool
-) -> Handler:
-    """The handler of an operation that can be tried on the event loop; a write awaits its commit there."""
-    perform = _method(operation, service)
-    begin = operation.begin and operation.begin.__get__(service)
-
-    async def handle(request: Request) -> Page:
-        arguments = operation.arguments(request)
-        quick = operation.quick and not request.large
-        result = partial(perform, request.principal, **arguments)
-        try:
-            if begin:
-                pending = await threads.run(partial(begin, request.principal, **arguments), quick=quick)
-                await threads.committed(pending.commit)
-                result = pending.result
-            return await threads.run(lambda: _to_page(operation, request, result()), quick=quick)
-        except InvalidRequest as error:
-            raise operation.rename_field(error) from None
-
-    return handle
-
-
-def _method(operation: Operation[..., Any], service: object) -> Callable[..., Any]:
+    A write of a service that restarts awaits its commit on the event loop. `stream_handler` answers requests
+    that ask for events.
+    """
     assert operation.function is not None
-    return getattr(service, operation.function.__name__)  # type: ignore[no-any-return]
-
-
-def _to_page(operation: Operation[..., Any], request: Request, result: object) -> Page:
-    answer = operation.to_answer(result)
-    if answer is None or (
-        operation.no_content and request.headers.get(b"prefer") != b"return=representation"
-    ):
-        return NO_CONTENT
-    return Page(encode_answer(answer))
-
-
-def _choose_by_request(whole_handler: Handler, stream_handler: Handler) -> Handler:
-    """The handler of an operation that answers as a whole or as a stream of events, as the request says."""
+    perform = getattr(service, operation.function.__name__)
+    begin = operation.begin.__get__(service) if restarts and operation.begin else None
 
     async def handle(request: Request) -> Struct:
-        events = b"text/event-stream" in request.headers.get(b"accept", b"")
-        return await (stream_handler if request.parameters.stream or events else whole_handler)(request)
+        headers, principal = request.headers, request.principal
+        if stream_handler and (
+            request.parameters.stream or b"text/event-stream" in headers.get(b"accept", b"")
+        ):
+            return await stream_handler(request)
+        arguments = operation.arguments(request)
+        quick = operation.quick and not request.large
+        result = partial(perform, principal, **arguments)
+        try:
+            if begin:
+                pending = await reads.run(partial(begin, principal, **arguments), quick=quick)
+                await reads.committed(pending.commit)
+                result = pending.result
+            if restarts:
+                body = await reads.run(lambda: operation.encode_answer(result()), quick=quick)
+            else:
+                threads = reads if operation.only_reads(arguments) else changes
+                body = await threads(lambda: operation.encode_answer(result()))
+        except InvalidRequest as error:
+            raise operation.rename_field(error) from None
+        if body is None or (operation.no_content and headers.get(b"prefer") != b"return=representation"):
+            return NO_CONTENT
+        return Page(body)
 
     return handle

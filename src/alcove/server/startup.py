@@ -39,7 +39,6 @@ from alcove.client.embedded import Alcove
 from alcove.core import __version__, heap
 from alcove.core.addresses import is_database, locate_store, without_password
 from alcove.core.errors import AlcoveError, InvalidRequest, requires_extra
-from alcove.core.principal import Principal
 from alcove.engine.commit import Observer
 from alcove.llm import make_provider
 from alcove.search.embedders import embedder_for
@@ -47,7 +46,7 @@ from alcove.search.rerankers import reranker_for
 from alcove.search.sources import vector_index_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
-from alcove.server.authentication import LOOPBACK, Headers, make_authenticator
+from alcove.server.authentication import LOOPBACK, make_authenticator
 from alcove.server.chat import ChatEdge
 from alcove.server.config import ServeConfig
 from alcove.server.jwt_tokens import SAFE_SECRET_BYTES
@@ -161,12 +160,11 @@ def build(config: ServeConfig) -> ASGIApp:
     agents = Agents(
         memories, specs, authentication=config.auth != "noop", tokenizer=config.tokenizer, llm=config
     )
-    turns = ThreadPool(threads=config.llm_at_once + _WAITING_TURNS, stops=True, patience=config.turn_seconds)
+    turns = ThreadPool(
+        threads=config.llm_at_once + _WAITING_TURNS, stops=True, max_wait_seconds=config.turn_seconds
+    )
     cookies = SessionCookies(memories.derive_key(COOKIE_KEY))
     tracing = import_module("alcove.server.tracing").Tracing() if config.tracing else None
-
-    async def authenticate_with_grants(headers: Headers) -> Principal:
-        return agents.direct(await authenticate(headers))
 
     def denied(request: Request) -> None:
         """Tells the audit log who called without the role; the policy tells it of its own denials."""
@@ -224,7 +222,7 @@ def build(config: ServeConfig) -> ASGIApp:
     Protocol.when_stopping = tail.stop
     application = Application(
         [*described, *undescribed],
-        authenticate_with_grants if specs else authenticate,
+        authenticate,
         replace(config, most_in_flight=at_once),
         access,
         reads,
@@ -233,6 +231,7 @@ def build(config: ServeConfig) -> ASGIApp:
         denied=denied,
         take_request=memories.take_request if config.session_store else None,
         admit=cookies.admit,
+        add_grants=agents.direct if specs else None,
     )
     metrics.requests, metrics.index = lambda: application.pending_count, memories.searcher.index_lag
     if config.cors_origins is None:

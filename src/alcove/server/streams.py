@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from alcove.agents.service import Agents
-from alcove.api import wire
-from alcove.api.operation import Operation
+from alcove.api.operation import Operation, encode_answer
 from alcove.api.operations import EVENTS, NDJSON
 from alcove.core import cursor
 from alcove.core.errors import AlcoveError
@@ -225,7 +224,7 @@ class Streams:
 
     def _lines(self, found: Iterator[Struct], threads: ThreadPool) -> Stream:
         """Records as lines of JSON, read and written out in threads, no more than a piece at a time."""
-        lines = gathered(wire.encode_answer(each) + b"\n" for each in found)
+        lines = gathered(encode_answer(each) + b"\n" for each in found)
 
         async def pieces() -> AsyncIterator[bytes]:
             while piece := await threads(lambda: next(lines, None)):
@@ -256,7 +255,7 @@ class Streams:
             await allowed(self.reads.run(importer.wait_for_index), request)
 
 
-async def pour(pieces: AsyncIterator[bytes], receive: Any, send: Any, in_time: TimeLimit) -> None:
+async def send_body(pieces: AsyncIterator[bytes], receive: Any, send: Any, in_time: TimeLimit) -> None:
     """Sends every piece, unless the client goes away.
 
     A reader that does not take a part of one `in_time` is cut off and may resume. Nothing is read ahead for
@@ -298,7 +297,7 @@ async def while_allowed(pieces: AsyncIterator[bytes], request: Request) -> Async
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
-async def when_asked(pieces: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
+async def while_allowed_by_clock(pieces: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
     """The same for what always has something to send: it is asked every few seconds, and costs no task."""
     asked = time.monotonic()
     try:
