@@ -1,4 +1,4 @@
-"""The tables of operations on agents: rooms and runs, conversations, knowledge, and talking with them."""
+"""The tables of operations on agents: rooms and runs, conversations, knowledge and chats."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ class AgentOperations:
     TAG = "agents"
 
     agents = Operation(
-        Agents.agents, "GET /v1/agents", "The agents the caller may use", answer_field="agents"
+        Agents.agents, "GET /v1/agents", "List the agents that the caller may use", answer_field="agents"
     )
-    spec = Operation(Agents.agent, f"GET {_AGENT}", "One agent's spec")
-    teams = Operation(Agents.teams, "GET /v1/teams", "The teams the caller may use", answer_field="teams")
+    spec = Operation(Agents.agent, f"GET {_AGENT}", "Read the spec of an agent")
+    teams = Operation(
+        Agents.teams, "GET /v1/teams", "List the teams that the caller may use", answer_field="teams"
+    )
     rooms = Operation(
         Agents.rooms,
         f"GET {_AGENT}/memory",
-        "An agent's rooms that the caller may see, with counts",
+        "List the rooms of an agent that the caller may see, with counts",
         answer_field="rooms",
     )
     tools = Operation(
         Agents.tools,
         f"GET {_AGENT}/tools",
-        "An agent's tools, as a provider takes them",
+        "List the tools of an agent, in the format of a provider",
         types={"format": Format},
         answer_field="tools",
     )
@@ -58,19 +60,17 @@ class AgentOperations:
     calls_of = Operation(
         Agents.calls_of,
         f"GET {_AGENT}/calls",
-        "The newest tool calls, without content",
+        "List the newest tool calls, without content",
         defaults={"limit": 100},
         answer_field="calls",
     )
     usage = Operation(
         Agents.usage,
         f"GET {_AGENT}/usage",
-        "The tokens that an agent took, by user and day",
+        "Read the tokens that an agent used, by user and day",
         answer_field="usage",
     )
-    room_stats = Operation(
-        Agents.room_stats, f"GET {_ROOM}", "How much a scratch room holds and how it was used"
-    )
+    room_stats = Operation(Agents.room_stats, f"GET {_ROOM}", "Read the size and the use of a scratch room")
     reset_room = Operation(
         Agents.reset_room, f"DELETE {_ROOM}", "Empty a scratch room; its versions start at 1 again"
     )
@@ -78,7 +78,10 @@ class AgentOperations:
         Agents.watch_room, f"GET {_ROOM}/events", "Watch a scratch room", stream_type=EVENTS
     )
     list_runs = Operation(
-        Agents.list_runs, "GET /v1/runs", "The runs that the caller owns or is in", answer_field="runs"
+        Agents.list_runs,
+        "GET /v1/runs",
+        "List the runs that the caller owns or is a member of",
+        answer_field="runs",
     )
     open_run = Operation(
         Agents.open_run,
@@ -89,12 +92,15 @@ class AgentOperations:
         example={"kind": "workflow", "members": ["bob"]},
     )
     change_run = Operation(
-        Agents.change_run, f"PATCH {_RUN}", "Change who is in a run; only its owner may", extra_errors=(409,)
+        Agents.change_run,
+        f"PATCH {_RUN}",
+        "Change the members of a run; only its owner may",
+        extra_errors=(409,),
     )
     close_run = Operation(
         Agents.close_run,
         f"DELETE {_RUN}",
-        "Close a run and take its rooms away; its owner, or members left without one",
+        "Close a run and delete its rooms; for its owner, or its members if it has none",
     )
 
 
@@ -103,20 +109,20 @@ _SESSION = f"{_SESSIONS}/{{session}}"
 
 
 class SessionOperations:
-    """Conversations with agents: what was said, its summaries, and the context of the next message."""
+    """Conversations with agents: their messages, their summaries, and the context of the next message."""
 
     TAG = "sessions"
 
     context = Operation(
         Sessions.context,
         f"POST {_AGENT}/context",
-        "What a model is to be sent for a message, with a receipt",
+        "Build the context of a message for a model, with a receipt",
         example={"session_id": "monday", "message": "What did we decide?", "budget_tokens": 4000},
     )
     add_turns = Operation(
         Sessions.add_turns,
         f"POST {_SESSION}/turns",
-        "Keep messages of a conversation",
+        "Store messages of a conversation",
         types={"messages": list[Message]},
         extra_errors=(409,),
         example={"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]},
@@ -124,17 +130,20 @@ class SessionOperations:
     replace_last = Operation(
         Sessions.replace_last,
         f"PUT {_SESSION}/turns/last",
-        "Replace the last message of a conversation, or take it away",
-        types={"last": Annotated[Message, Meta()], "message": Message | None},  # each in a field of its own
+        "Replace or delete the last message of a conversation",
+        types={
+            "last": Annotated[Message, Meta()],
+            "message": Message | None,
+        },  # `Meta` keeps its fields together
         extra_errors=(409,),
     )
     sessions = Operation(
         Sessions.sessions,
         f"GET {_SESSIONS}",
-        "The caller's conversations, last active first",
+        "List the caller's conversations, last active first",
         answer_field="sessions",
     )
-    session = Operation(Sessions.session, f"GET {_SESSION}", "One conversation with its last messages")
+    session = Operation(Sessions.session, f"GET {_SESSION}", "Read a conversation with its last messages")
     end_session = Operation(
         Sessions.end_session,
         f"POST {_SESSION}/end",
@@ -146,10 +155,10 @@ class SessionOperations:
         Sessions.prune_sessions, f"DELETE {_SESSIONS}", "Delete all conversations but the last active ones"
     )
     summary = Operation(
-        Sessions.summary, f"GET {_AGENT}/summary", "The summary of the caller's conversations that have ended"
+        Sessions.summary, f"GET {_AGENT}/summary", "Read the summary of the caller's ended conversations"
     )
     forget_summary = Operation(
-        Sessions.forget_summary, f"DELETE {_AGENT}/summary", "Take that summary away, with all it ever said"
+        Sessions.forget_summary, f"DELETE {_AGENT}/summary", "Delete that summary with all its versions"
     )
 
 
@@ -158,27 +167,33 @@ _DOCUMENT = f"{_SOURCE}/documents/{{name}}"
 
 
 class KnowledgeOperations:
-    """Documents that agents look things up in; for admins and a source's writers."""
+    """Documents in which agents look things up; for admins and the writers of a source."""
 
     TAG = "knowledge"
 
     sources = Operation(
-        Knowledge.sources, "GET /v1/knowledge", "The sources the caller may manage", answer_field="sources"
+        Knowledge.sources,
+        "GET /v1/knowledge",
+        "List the sources that the caller may manage",
+        answer_field="sources",
     )
     sync_source = Operation(
         Knowledge.sync_source,
         f"POST {_SOURCE}/sync",
-        "Bring a source in step with its files",
+        "Sync a source with its files",
         unlimited_time=True,
     )
     documents = Operation(
-        Knowledge.documents, f"GET {_SOURCE}/documents", "The documents of a source", answer_field="documents"
+        Knowledge.documents,
+        f"GET {_SOURCE}/documents",
+        "List the documents of a source",
+        answer_field="documents",
     )
-    document = Operation(Knowledge.document, f"GET {_DOCUMENT}", "One document with its pieces")
+    document = Operation(Knowledge.document, f"GET {_DOCUMENT}", "Read a document with its chunks")
     put_document = Operation(
         Knowledge.put_document,
         f"PUT {_DOCUMENT}",
-        "Put a document into a source; the body is the document, or JSON with its text",
+        "Upload a document to a source; the body is the document, or JSON with its text",
         types={"content": str},
         encoders={"content": encode_document},
         raw_body="content",
@@ -187,13 +202,13 @@ class KnowledgeOperations:
     delete_document = Operation(
         Knowledge.delete_document,
         f"DELETE {_DOCUMENT}",
-        "Take a document that was put away",
+        "Delete an uploaded document",
         extra_errors=(409,),
     )
     search_knowledge = Operation(
         Knowledge.search_knowledge,
         f"POST {_SOURCE}/search",
-        "What agents would be given on a question",
+        "Search a source as agents do",
         answer_field="items",
         read_only=True,
         example={"query": "How is it cleaned?"},
@@ -204,14 +219,14 @@ _CHAT = f"POST {_AGENT}/chat"
 
 
 class ChatOperations:
-    """Talking with agents and teams, whose turns a model takes."""
+    """Chats with agents and teams whose turns an LLM takes."""
 
     TAG = "chat"
 
     chat = Operation(
         Chats.chat,
         _CHAT,
-        "Say something to an agent; `stream` for the answer as events",
+        "Chat with an agent; `stream` for the answer as events",
         types={"instances": dict[str, str]},
         defaults={"instances": {}},
         can_stream=True,
@@ -222,7 +237,7 @@ class ChatOperations:
     run_team = Operation(
         Chats.run_team,
         "POST /v1/teams/{team}/run",
-        "Pass a task to the workers of a team",
+        "Give a task to the workers of a team",
         unlimited_time=True,
         extra_errors=(409, 502, 504),
         example={"task": "Find out what the door likes."},
@@ -230,10 +245,10 @@ class ChatOperations:
 
 
 class ChatStreaming:
-    """The same as it happens; what a server answers at the route of `chat` to who asks so."""
+    """A chat whose answer streams; a server answers it at the route of `chat`."""
 
     TAG = "chat"
 
     chat_stream = Streaming(
-        Chats.chat_stream, _CHAT, "Say something, and hear the answer as it comes", stream_type=EVENTS
+        Chats.chat_stream, _CHAT, "Chat with an agent and stream the answer", stream_type=EVENTS
     )

@@ -1,4 +1,4 @@
-"""Records of requests and answers that no method's own types can say."""
+"""Records of requests and answers that cannot be derived from the types of methods."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Text = Annotated[str, Meta(description="A Rego module.")]
 
 
 class PolicyTexts(Struct, kw_only=True):
-    """Texts of policies; one that is null or absent is the folder's or the built-in one."""
+    """Texts of policies; null stands for the text in the policy folder, or the built-in one."""
 
     authz: Text | None = None
     attributes: Text | None = None
@@ -40,20 +40,23 @@ class PolicyTexts(Struct, kw_only=True):
 
 
 class AnswerRecord(Struct):
-    """An answer other than what its method gives, and how each is made from the other: of a mapping, here."""
+    """An answer that differs from its method's result, with conversions in both directions.
+
+    This one is for results that are mappings.
+    """
 
     @classmethod
     def of(cls, result: Any) -> Self:
-        """The answer that tells of a result."""
+        """The answer for a result."""
         return cls(**result)
 
     def to_result(self, arguments: Mapping[str, Any]) -> Any:
-        """The result, for who called with these arguments."""
+        """The result of a call with these arguments."""
         return structs.asdict(self)
 
 
 class PolicyAnswers(AnswerRecord, kw_only=True):
-    """What each rule says to an input; null where it is undefined."""
+    """The value of each rule for an input; null if it is undefined."""
 
     decision: Any
     attributes: Any
@@ -67,21 +70,24 @@ class PolicyAnswers(AnswerRecord, kw_only=True):
 _SETTINGS = get_type_hints(AdjustableSettings, include_extras=True)
 
 
-def _about(name: str) -> Meta:
-    return Meta(description=AdjustableSettings.__dataclass_fields__[name].metadata["help"])
-
-
-SettingsInForce: type[AnswerRecord] = defstruct(  # type: ignore[assignment]
-    "SettingsInForce",
-    [(name, Annotated[kind, _about(name)]) for name, kind in _SETTINGS.items()],
+_DESCRIPTIONS = {
+    name: Meta(description=AdjustableSettings.__dataclass_fields__[name].metadata["help"])
+    for name in _SETTINGS
+}
+ActiveSettings: type[AnswerRecord] = defstruct(  # type: ignore[assignment]
+    "SettingsInForce",  # its name in the OpenAPI document
+    [(name, Annotated[kind, _DESCRIPTIONS[name]]) for name, kind in _SETTINGS.items()],
     bases=(AnswerRecord,),
-    namespace={"__doc__": "The settings that can be put while a store runs."},
+    namespace={"__doc__": "The settings that can be changed while a store runs."},
     kw_only=True,
 )
 SettingsChanges = defstruct(
     "SettingsChanges",
-    [(name, Annotated[kind | UnsetType | None, _about(name)], UNSET) for name, kind in _SETTINGS.items()],
-    namespace={"__doc__": "Changes; null goes back to what the server was started with."},
+    [
+        (name, Annotated[kind | UnsetType | None, _DESCRIPTIONS[name]], UNSET)
+        for name, kind in _SETTINGS.items()
+    ],
+    namespace={"__doc__": "Changes; null resets a setting to the value at the start of the server."},
     kw_only=True,
 )
 
@@ -93,13 +99,13 @@ _OPERATIONS = [
     for kind in (Put, Get, Delete, Touch)
 ]
 Operations: Any = list[Union[tuple(_OPERATIONS)]]  # type: ignore[misc]  # noqa: UP007  of types made here
-"""Those of a batch: the records of the library, with their fields as JSON has them."""
+"""The operations of a batch: the records of the library, with the JSON types of their fields."""
 
 
 class BatchAnswer(AnswerRecord, omit_defaults=True):
-    """A put's or touch's entry, a get's memory or null, a delete's outcome, in the order asked.
+    """The result of each operation, in order: an entry, a memory or null, or a deletion.
 
-    `after_cursor` is there where gets are left, because they would be too large.
+    `after_cursor` is set if gets are left because the answer would be too large.
     """
 
     results: list[dict[str, Any] | None]
@@ -111,25 +117,23 @@ class BatchAnswer(AnswerRecord, omit_defaults=True):
 
     def to_result(self, arguments: Mapping[str, Any]) -> Page[OperationResult]:
         after = arguments["after_cursor"]
-        asked = validation.parse_operations(arguments["operations"])[
-            0 if after is None else cursor.decode(after) :
-        ]
-        found: Page[OperationResult] = Page(map(_result, asked, self.results))
-        found.after_cursor = self.after_cursor
-        return found
+        operations = validation.parse_operations(arguments["operations"])
+        remaining = operations[0 if after is None else cursor.decode(after) :]
+        page: Page[OperationResult] = Page(
+            None if answer is None else convert(answer, _result_type(operation))
+            for operation, answer in zip(remaining, self.results, strict=False)
+        )
+        page.after_cursor = self.after_cursor
+        return page
 
 
-def _result(write: BatchOperation, answer: dict[str, Any] | None) -> OperationResult:
-    """What an operation of a batch answered, as the record that it gives."""
-    if answer is None:
-        return None
-    if isinstance(write, Delete):
-        return convert(answer, Deletion)
-    return convert(answer, Memory) if isinstance(write, Get) else convert(answer, Entry)
+def _result_type(operation: BatchOperation) -> type[Entry] | type[Deletion]:
+    """The record of an operation's result."""
+    return Memory if isinstance(operation, Get) else Deletion if isinstance(operation, Delete) else Entry
 
 
 class RotationAnswer(AnswerRecord):
-    """The active key-encryption key, and how many data keys it wrapped anew."""
+    """The active key-encryption key, and how many data keys it rewrapped."""
 
     active: str
     rotated: int
@@ -144,22 +148,22 @@ class RotationAnswer(AnswerRecord):
 
 
 class DoctorAnswer(AnswerRecord):
-    """Whether nothing is wrong, and what was examined."""
+    """Whether everything is in order, and what was examined."""
 
     well: bool
     examinations: list[Examination]
 
     @classmethod
     def of(cls, result: Iterator[Examination]) -> DoctorAnswer:
-        done = [*result]
-        return cls(not any(each.wrong for each in done), done)
+        examinations = [*result]
+        return cls(not any(each.wrong for each in examinations), examinations)
 
     def to_result(self, arguments: Mapping[str, Any]) -> Iterator[Examination]:
         return iter(self.examinations)
 
 
 class ToolAnswer(AnswerRecord):
-    """What a tool gives: a structured result, and the same in words for the model."""
+    """The result of a tool: structured, and as text for the model."""
 
     result: Any
     text: str
@@ -176,11 +180,11 @@ class HealthAnswer(Struct):
     status: Literal["ok", "unavailable"]
     checks: dict[str, str] | UnsetType = UNSET
     versions: dict[str, str] | UnsetType = UNSET
-    """What this process goes by: policies and settings as they were put, 0 as it was started, and specs."""
+    """The versions in use: of policies and settings, 0 as the server was started, and of specs."""
 
 
 class ErrorAnswer(Struct):
-    """Every error, everywhere."""
+    """The answer of every error."""
 
     code: str
     error: str

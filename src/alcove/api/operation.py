@@ -168,8 +168,7 @@ class Operation(Generic[P, R]):
 
     @cached_property
     def _handle_method(self) -> Callable[..., Any]:
-        """The method of handles; a function of its own, so that `help` and IPython show signature and
-        text."""
+        """The method of handles, a function whose signature and text `help` and IPython show."""
 
         def method(handle: Any, /, *args: Any, **arguments: Any) -> Any:
             if PREFIX_ALIAS in arguments and PREFIX in self.signature.parameters:
@@ -200,7 +199,7 @@ class Operation(Generic[P, R]):
 
     @cached_property
     def _places(self) -> tuple[dict[str, str], dict[str, str], dict[str, type[Struct]]]:
-        """Where parameters are: in the path and in the request, by their names there, or as its records."""
+        """The names of parameters in the path, those in the query or body, and the records of the others."""
         path, request, records = {}, {}, {}
         for parameter in self.signature.parameters:
             name = self.renames.get(parameter, parameter)

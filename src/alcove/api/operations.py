@@ -1,4 +1,4 @@
-"""The tables of operations. One entry here and one method of the service are all that an operation needs."""
+"""The tables of operations. An operation needs one entry here and one method of the service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from alcove.core import validation
 from alcove.core.errors import AlcoveError
 from alcove.core.filters import filter_to_json
 from alcove.core.namespace import Namespace
-from alcove.core.records import BatchOperation as Write
+from alcove.core.records import BatchOperation
 from alcove.store.access import Access
 from alcove.store.admin import Admin
 from alcove.store.overview import Overview
@@ -27,7 +27,7 @@ from alcove.upkeep.doctor import Doctor
 
 NDJSON = "application/x-ndjson"
 EVENTS = "text/event-stream"
-_AT = "/v1/memories"
+_MEMORIES = "/v1/memories"
 _NS = {"namespace": "ns", "prefix": "ns"}
 _PREFIX = {"prefix": "namespace_prefix"}
 _KINDS = {"kinds": validation.parse_kinds}
@@ -35,29 +35,28 @@ _FILTER = {"filter": filter_to_json}
 _EXAMPLE = {"namespace": ["user", "noop", "notes"], "key": "tea"}
 
 
-def _written(operations: Sequence[Write | Mapping[str, object]]) -> msgspec.Raw:
+def _encode_batch(operations: Sequence[BatchOperation | Mapping[str, object]]) -> msgspec.Raw:
     """The operations of a batch as a client sends them; an error says which it is about."""
-    return msgspec.Raw(
-        b"[%b]" % b",".join(_line(*each) for each in enumerate(validation.parse_operations(operations)))
-    )
+    encoded = []
+    for position, operation in enumerate(validation.parse_operations(operations)):
+        fields = {name: getattr(operation, name) for name in operation.__struct_fields__}
+        try:
+            fields["namespace"] = [*Namespace.checked(operation.namespace)]
+            fields["index"] = _encode_index(fields.get("index"))
+            raw = {
+                name: msgspec.Raw(validation.encode_json(value, name))
+                for name, value in fields.items()
+                if value is not None
+            }
+        except AlcoveError as error:
+            error.details["operation"] = position
+            raise
+        encoded.append({"op": type(operation).__struct_config__.tag, **raw})
+    return msgspec.Raw(msgspec.json.encode(encoded))
 
 
-def _line(position: int, write: Write) -> bytes:
-    try:
-        fields = {name: getattr(write, name) for name in write.__struct_fields__}
-        given = {name: value for name, value in fields.items() if value is not None}
-        given["namespace"] = [*Namespace.checked(write.namespace)]
-        if "index" in given:
-            given["index"] = _listed(given["index"])
-        lines = {name: msgspec.Raw(validation.encode_json(value, name)) for name, value in given.items()}
-        return msgspec.json.encode({"op": type(write).__struct_config__.tag, **lines})
-    except AlcoveError as error:
-        error.details["operation"] = position
-        raise
-
-
-def _listed(index: Any) -> Any:
-    """The paths of an index as JSON has them; whatever else it is as it is."""
+def _encode_index(index: Any) -> Any:
+    """An index as JSON has it: its paths are a list, any other kind stays as it is."""
     return [*index] if isinstance(index, tuple) else index
 
 
@@ -66,19 +65,19 @@ class MemoryOperations:
 
     TAG = "memories"
 
-    whoami = Operation(Access.whoami, "GET /v1/me", "Who the caller is here")
+    whoami = Operation(Access.whoami, "GET /v1/me", "Identify the caller")
     put = Operation(
         Writer.put,
-        f"PUT {_AT}",
+        f"PUT {_MEMORIES}",
         "Store a memory",
-        encoders={"index": _listed},
+        encoders={"index": _encode_index},
         extra_errors=(409,),
         quick=True,
         example={**_EXAMPLE, "value": {"likes": "green tea"}, "index": True},
     )
     get = Operation(
         Reader.get,
-        f"GET {_AT}",
+        f"GET {_MEMORIES}",
         "Read a memory",
         renames=_NS,
         not_found="there is no such memory",
@@ -86,8 +85,8 @@ class MemoryOperations:
     )
     delete = Operation(
         Writer.delete,
-        f"DELETE {_AT}",
-        "Delete a memory; absent is fine",
+        f"DELETE {_MEMORIES}",
+        "Delete a memory, if it exists",
         renames=_NS,
         no_content=True,
         quick=True,
@@ -95,7 +94,7 @@ class MemoryOperations:
     )
     touch = Operation(
         Writer.touch,
-        f"POST {_AT}/touch",
+        f"POST {_MEMORIES}/touch",
         "Change when a memory expires",
         extra_errors=(404,),
         quick=True,
@@ -103,7 +102,7 @@ class MemoryOperations:
     )
     search = Operation(
         Searcher.search,
-        f"POST {_AT}/search",
+        f"POST {_MEMORIES}/search",
         "Find memories",
         renames=_PREFIX,
         defaults={"prefix": msgspec.NODEFAULT},
@@ -115,7 +114,7 @@ class MemoryOperations:
     )
     list = Operation(
         Searcher.list,
-        f"POST {_AT}/list",
+        f"POST {_MEMORIES}/list",
         "List memories without their values",
         renames=_PREFIX,
         encoders=_FILTER,
@@ -125,47 +124,54 @@ class MemoryOperations:
     )
     batch = Operation(
         Writer.batch,
-        f"POST {_AT}/batch",
-        "Many operations in one transaction: all of them or none",
+        f"POST {_MEMORIES}/batch",
+        "Run many operations in one transaction: all of them or none",
         types={"operations": messages.Operations},
-        encoders={"operations": _written},
+        encoders={"operations": _encode_batch},
         answer_record=messages.BatchAnswer,
         extra_errors=(404, 409),
         example={"operations": [{"op": "put", **_EXAMPLE, "value": {"n": 1}}, {"op": "get", **_EXAMPLE}]},
     )
     namespaces = Operation(
         Reader.namespaces,
-        f"GET {_AT}/namespaces",
-        "List the namespaces that hold something",
+        f"GET {_MEMORIES}/namespaces",
+        "List the namespaces that contain memories",
         answer_field="namespaces",
     )
     tree = Operation(
         Overview.tree,
-        f"GET {_AT}/tree",
-        "What lies right below a namespace, with counts",
+        f"GET {_MEMORIES}/tree",
+        "List the namespaces directly below one, with counts",
         renames=_NS,
         answer_field="branches",
     )
     newest = Operation(
-        Overview.newest, f"GET {_AT}/newest", "What was written last", renames=_NS, answer_field="items"
+        Overview.newest,
+        f"GET {_MEMORIES}/newest",
+        "List the newest memories",
+        renames=_NS,
+        answer_field="items",
     )
     activity = Operation(
-        Overview.activity, f"GET {_AT}/activity", "What happened, by day and room and type", renames=_NS
+        Overview.activity,
+        f"GET {_MEMORIES}/activity",
+        "Count what happened, by day, room and type",
+        renames=_NS,
     )
-    map = Operation(Overview.map, f"GET {_AT}/map", "Memories laid out by meaning", renames=_NS)
+    map = Operation(Overview.map, f"GET {_MEMORIES}/map", "Lay memories out on a map by meaning", renames=_NS)
     events = Operation(
-        Timeline.events, f"GET {_AT}/events", "Read the timeline", renames=_NS, encoders=_KINDS
+        Timeline.events, f"GET {_MEMORIES}/events", "Read the timeline", renames=_NS, encoders=_KINDS
     )
     history = Operation(
         Reader.history,
-        f"GET {_AT}/history",
-        "Every retained version of one memory, newest first",
+        f"GET {_MEMORIES}/history",
+        "List the retained versions of a memory, newest first",
         renames=_NS,
         answer_field="versions",
     )
     follow = Streaming(
         Timeline.follow,
-        f"GET {_AT}/events/stream",
+        f"GET {_MEMORIES}/events/stream",
         "Follow the timeline as server-sent events; resumes with Last-Event-ID",
         stream_type=EVENTS,
         renames=_NS,
@@ -173,8 +179,8 @@ class MemoryOperations:
     )
     export_memories = Streaming(
         Reader.export,
-        f"GET {_AT}/export",
-        "Every memory the caller may see below a namespace, one a line",
+        f"GET {_MEMORIES}/export",
+        "Export every memory below a namespace that the caller may see, one a line",
         stream_type=NDJSON,
         renames=_NS,
     )
@@ -185,23 +191,25 @@ _USER = f"{_ADMIN}/users/{{user}}"
 
 
 class AdminOperations:
-    """What operators do. Auditors may call what only reads."""
+    """Operations for admins; auditors may call those that only read."""
 
     TAG = "admin"
     ROLES = "auditor", "admin"
-    """Who may, whatever the policy says: a GET, and anything else; an entry may say otherwise."""
+    """The roles for a GET and for anything else, whatever the policy says; an entry may name another."""
 
-    held = Operation(PersonalDataReader.held, f"GET {_USER}", "What is held of a user")
+    held = Operation(PersonalDataReader.held, f"GET {_USER}", "Summarise the data stored about a user")
     memories_of = Operation(
-        PersonalDataReader.memories_of, f"GET {_USER}/memories", "A user's memories, to review"
+        PersonalDataReader.memories_of, f"GET {_USER}/memories", "List a user's memories for a review"
     )
     export = Streaming(
         PersonalDataReader.export,
         f"GET {_USER}/export",
-        "All that is held of a user, one a line",
+        "Export all data stored about a user, one record a line",
         stream_type=NDJSON,
     )
-    remove = Operation(Wiper.remove, f"DELETE {_USER}/memories/{{id}}", "Take one memory away, audited")
+    remove = Operation(
+        Wiper.remove, f"DELETE {_USER}/memories/{{id}}", "Remove a user's memory; the audit log records it"
+    )
     wipe = Operation(
         Wiper.wipe,
         f"POST {_USER}/wipe",
@@ -213,54 +221,54 @@ class AdminOperations:
     verify_receipt = Operation(
         Wiper.verify_receipt,
         f"POST {_ADMIN}/receipts/verify",
-        "Whether the ledger has the wipe that a receipt is of",
+        "Verify the receipt of a wipe",
         role="auditor",
         types={"receipt": dict[str, Any]},
         answer_field="verified",
     )
-    policies = Operation(Admin.policies, f"GET {_ADMIN}/policies", "The policies in force")
+    policies = Operation(Admin.policies, f"GET {_ADMIN}/policies", "Read the active policies")
     put_policies = Operation(
         Admin.put_policies,
         f"PUT {_ADMIN}/policies",
-        "Put policies in force in every worker",
+        "Activate policies in every worker",
         types={"texts": messages.PolicyTexts},
     )
     test_policies = Operation(
         Admin.test_policies,
         f"POST {_ADMIN}/policies/test",
-        "Ask policies without a consequence",
+        "Evaluate policies without activating them",
         renames={"question": "input"},
         types={"texts": messages.PolicyTexts},
         answer_record=messages.PolicyAnswers,
         example={"input": {"operation": "read", "namespace": ["user", "alice"]}},
     )
-    index = Operation(Admin.index, f"GET {_ADMIN}/index", "How far indexing has come")
+    index = Operation(Admin.index, f"GET {_ADMIN}/index", "Read the progress of indexing")
     trigger_index = Operation(
-        Admin.trigger_index, f"POST {_ADMIN}/index/trigger", "Index what waits or was parked"
+        Admin.trigger_index, f"POST {_ADMIN}/index/trigger", "Index texts that wait or were parked"
     )
-    keys = Operation(Admin.keys, f"GET {_ADMIN}/keys", "The key-encryption keys in use")
+    keys = Operation(Admin.keys, f"GET {_ADMIN}/keys", "List the key-encryption keys in use")
     rotate_keys = Operation(
         Admin.rotate_keys,
         f"POST {_ADMIN}/keys/rotate",
-        "Wrap every data key anew",
+        "Rewrap every data key with the active key",
         answer_record=messages.RotationAnswer,
         unlimited_time=True,
     )
     settings = Operation(
         Admin.settings,
         f"GET {_ADMIN}/settings",
-        "Retention and limits",
-        answer_record=messages.SettingsInForce,
+        "Read retention and limits",
+        answer_record=messages.ActiveSettings,
     )
     put_settings = Operation(
         Admin.put_settings,
         f"PUT {_ADMIN}/settings",
         "Change retention and limits",
         types={"changes": messages.SettingsChanges},
-        answer_record=messages.SettingsInForce,
+        answer_record=messages.ActiveSettings,
     )
-    stats = Operation(Admin.stats, f"GET {_ADMIN}/stats", "How much there is")
-    audit = Operation(Admin.audit, f"GET {_ADMIN}/audit", "Who operated on what, newest first")
+    stats = Operation(Admin.stats, f"GET {_ADMIN}/stats", "Count what the store holds")
+    audit = Operation(Admin.audit, f"GET {_ADMIN}/audit", "Read the audit log, newest first")
     doctor = Operation(
         Doctor.examine,
         f"GET {_ADMIN}/doctor",
@@ -270,12 +278,15 @@ class AdminOperations:
         unlimited_time=True,
     )
     list_api_keys = Operation(
-        Admin.list_api_keys, f"GET {_ADMIN}/apikeys", "API keys, without the keys", answer_field="keys"
+        Admin.list_api_keys,
+        f"GET {_ADMIN}/apikeys",
+        "List API keys, without the keys themselves",
+        answer_field="keys",
     )
     create_api_key = Operation(
         Admin.create_api_key,
         f"POST {_ADMIN}/apikeys",
-        "Make an API key; it is shown once",
+        "Create an API key; it is shown once",
         answer_field="key",
         example={"client": "phone-app", "user": "alice"},
     )

@@ -1,7 +1,7 @@
-"""Talking with agents over HTTP: answers as events, and the same in the words of OpenAI's chat completions.
+"""Chats with agents over HTTP: answers as server-sent events, and OpenAI's API of chat completions.
 
-At `/v1/chat/completions` an agent's name is the model. The caller's own tools pass through, those of memory
-run inside; what the caller has to say of themselves does not count, because the token says who they are.
+At `/v1/chat/completions` an agent's name is the model. The caller's own tools pass through, memory tools run
+inside. A `user` in the request is ignored, because the token says who the caller is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from alcove.agents.chat_messages import parse_messages
-from alcove.agents.replies import ChatEvent, Reply, TurnRequest
+from alcove.agents.replies import ChatEvent, TurnRequest
 from alcove.agents.service import Agents
 from alcove.agents.specs.records import Agent
 from alcove.agents.teamwork import Chats
@@ -32,16 +32,17 @@ from alcove.server.limits import ThreadPool
 from alcove.server.routes import Endpoint, Page, Request
 from alcove.server.streams import Stream
 
-SESSION = b"x-session-id"
-MOST_MESSAGES = 2000
-"""Of a conversation that a caller tells."""
-_KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+SESSION_HEADER = b"x-session-id"
+MAX_MESSAGES = 2000
+"""Messages in one request."""
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _FIELDS = {"session_id": "X-Session-ID"}
+"""Fields of errors that have another name in requests."""
 _encode = msgspec.json.Encoder().encode
 
 
 class CompletionRequest(Struct, kw_only=True):
-    """A chat completion as OpenAI has it; fields that are not known here are passed over."""
+    """A request for a chat completion, as OpenAI defines it; unknown fields are ignored."""
 
     model: str
     messages: list[dict[str, Any]]
@@ -65,11 +66,11 @@ class CompletionRequest(Struct, kw_only=True):
 
 
 _OPTIONS = CompletionRequest.__struct_fields__[CompletionRequest.__struct_fields__.index("n") + 1 :]
-"""Fields that are passed on as they are."""
+"""Fields that the model receives unchanged."""
 
 
 class Completion(Struct, kw_only=True):
-    """A chat completion, or a piece of one."""
+    """A chat completion, or one chunk of it."""
 
     id: str
     object: str
@@ -102,30 +103,23 @@ class OpenAIError(Struct):
 
     @classmethod
     def of(cls, error: AlcoveError, request_id: str) -> OpenAIError:
-        """The same error; its kind follows from its status."""
+        """The same error in OpenAI's shape; its type follows from its status."""
         status = STATUS[error.code]
-        kind = _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
+        kind = _ERROR_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
         field = str(error.details["field"]) if "field" in error.details else None
-        return cls(
-            {
-                "message": error.public_message,
-                "type": kind,
-                "code": error.code,
-                "param": field,
-                "request_id": request_id,
-            }
-        )
+        text, code = error.public_message, error.code
+        return cls({"message": text, "type": kind, "code": code, "param": field, "request_id": request_id})
 
 
-class ChatEdge:
-    """Handlers of what streams, or speaks in other words than ours."""
+class ChatHandlers:
+    """Handlers of chats that stream, and of OpenAI's API."""
 
     def __init__(self, agents: Agents, chats: Chats, threads: ThreadPool) -> None:
-        """`threads`: run turns, one each."""
+        """`threads` run the turns, one in each thread."""
         self._agents, self._chats, self._threads = agents, chats, threads
 
     def endpoints(self) -> list[Endpoint]:
-        """What stands in no table, because it is OpenAI's."""
+        """OpenAI's endpoints, which are in no table of operations."""
         operation = partial(Operation[..., Any], None, tag="chat", error_record=OpenAIError)
         return [
             Endpoint(
@@ -147,13 +141,11 @@ class ChatEdge:
             ),
         ]  # fmt: skip
 
-    # Ours
-
     async def chat(self, request: Request) -> Struct:
-        """A turn as events: each a piece of the answer or a tool, the last one the reply or an error."""
+        """One turn as events: parts of the answer and tools, and at last the reply or an error."""
         arguments = ChatOperations.chat.arguments(request)
         events = partial(self._chats.chat_stream, request.principal, **arguments)
-        return await self._stream(events, _event, request)
+        return await self._stream(events, lambda event: b"data: %b\n\n" % _encode(event), request)
 
     async def _stream(
         self,
@@ -161,14 +153,14 @@ class ChatEdge:
         encode: Callable[[ChatEvent], bytes],
         request: Request,
     ) -> Stream:
-        """Events as server-sent ones; what fails before the first of them is an answer with a status."""
-        coming = await self._threads.iterate(events)
-        first = await anext(coming)
+        """Server-sent events; an error before the first of them is an answer with its own status."""
+        iterator = await self._threads.iterate(events)
+        first = await anext(iterator)
 
         async def pieces() -> AsyncIterator[bytes]:
             try:
                 yield encode(first)
-                async for event in coming:
+                async for event in iterator:
                     if piece := encode(event):
                         yield piece
             except AlcoveError as error:
@@ -176,38 +168,40 @@ class ChatEdge:
                 name = b"event: error\n" if record is ErrorAnswer else b""
                 yield b"%bdata: %b\n\n" % (name, _encode(record.of(error, request.id)))
             finally:
-                await coming.aclose()
+                await iterator.aclose()
 
         return Stream(pieces(), EVENTS.encode(), waits=False)
 
-    # OpenAI's
-
     async def complete(self, request: Request) -> Struct:
-        """One turn of the agent that is named as the model; errors name fields as OpenAI does."""
+        """One turn of the agent that `model` names; errors name fields as OpenAI does."""
         try:
             return await self._complete(request)
         except InvalidRequest as error:
             if error.field == "budget_tokens":
-                expected = f"fewer tokens: --context-tokens would have to be {error.expected}"
+                expected = f"fewer tokens; to allow these, set --context-tokens to {error.expected}"
                 raise type(error)("messages", expected) from None
             raise type(error)(_FIELDS.get(error.field, error.field), error.expected) from None
 
     async def _complete(self, request: Request) -> Struct:
-        asked: CompletionRequest = request.parameters
-        read = partial(_turn, asked, _session(request))
-        turn = await self._threads(read) if request.large else read()
-        stamp = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": asked.model}
-        echo = ((SESSION, request.headers[SESSION]),) if turn.session_id is not None else ()
+        completion: CompletionRequest = request.parameters
+        session = request.headers.get(SESSION_HEADER)
+        parse = partial(_parse_turn, completion, session)
+        turn = await self._threads(parse) if request.large else parse()
+        stamp = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": completion.model}
+        echo = () if session is None else ((SESSION_HEADER, session),)
         if not turn.stream:
             reply = await self._threads(partial(self._chats.runner.reply, request.principal, turn))
-            choice = {"index": 0, "message": _message(reply), "finish_reason": reply.finish, "logprobs": None}
-            done = Completion(object="chat.completion", choices=[choice], usage=reply.usage, **stamp)  # type: ignore[arg-type]
-            return Page(_encode(done), headers=echo)
-        chunks = _Chunks(stamp, usage=bool((asked.stream_options or {}).get("include_usage")))
+            message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
+            if reply.tool_calls:
+                message |= {"content": reply.text or None, "tool_calls": reply.tool_calls}
+            choice = {"index": 0, "message": message, "finish_reason": reply.finish, "logprobs": None}
+            answer = Completion(object="chat.completion", choices=[choice], usage=reply.usage, **stamp)  # type: ignore[arg-type]
+            return Page(_encode(answer), headers=echo)
+        chunks = _ChunkEncoder(stamp, with_usage=bool((completion.stream_options or {}).get("include_usage")))
         events = partial(self._chats.runner.run, request.principal, turn)
-        answer = await self._stream(events, chunks.of, request)
-        answer.headers = (*answer.headers, *echo)
-        return answer
+        stream = await self._stream(events, chunks.encode, request)
+        stream.headers = (*stream.headers, *echo)
+        return stream
 
     async def models(self, request: Request) -> Struct:
         return ModelList(data=[*map(_card, self._agents.agents(request.principal))])
@@ -216,59 +210,52 @@ class ChatEdge:
         return _card(self._agents.agent(request.principal, request.path["model"]))
 
 
-def _event(event: ChatEvent) -> bytes:
-    return b"data: %b\n\n" % _encode(event)
+class _ChunkEncoder:
+    """Encodes the events of a turn as OpenAI's chunks."""
 
-
-class _Chunks:
-    """The events of a turn as OpenAI's chunks."""
-
-    def __init__(self, stamp: Mapping[str, Any], *, usage: bool) -> None:
-        """`usage`: whether the last chunk is to tell what the turn took."""
-        self._stamp, self._usage = stamp, usage
+    def __init__(self, stamp: Mapping[str, Any], *, with_usage: bool) -> None:
+        """`stamp`: the fields that all chunks share. `with_usage`: the last chunk tells the tokens."""
+        self._stamp, self._with_usage = stamp, with_usage
         self._role: dict[str, Any] = {"role": "assistant"}
 
-    def of(self, event: ChatEvent) -> bytes:
-        """What is sent of an event; nothing of tools that ran here."""
+    def encode(self, event: ChatEvent) -> bytes:
+        """The chunks of an event; none for tools that ran here."""
         if event.text is not None:
             return self._chunk({"content": event.text})
         reply = event.reply
         if reply is None:
             return b""
         calls = [{"index": n, **call} for n, call in enumerate(reply.tool_calls)]
-        sent = self._chunk({"tool_calls": calls}) if calls else b""
-        sent += self._chunk({}, reply.finish)
-        if self._usage:
-            sent += self._line([], reply.usage)
-        return sent + b"data: [DONE]\n\n"
+        chunks = self._chunk({"tool_calls": calls}) if calls else b""
+        chunks += self._chunk({}, reply.finish)
+        if self._with_usage:
+            chunks += self._line([], reply.usage)
+        return chunks + b"data: [DONE]\n\n"
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         delta, self._role = {**self._role, **delta}, {}
         return self._line([{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}], None)
 
     def _line(self, choices: list[dict[str, Any]], usage: TokenUse | None) -> bytes:
-        told = usage if self._usage else UNSET
-        chunk = Completion(object="chat.completion.chunk", choices=choices, usage=told, **self._stamp)
+        chunk = Completion(object="chat.completion.chunk", choices=choices, **self._stamp)
+        if self._with_usage:
+            chunk.usage = usage
         return b"data: %b\n\n" % _encode(chunk)
 
 
-def _session(request: Request) -> str | None:
-    given = request.headers.get(SESSION)
+def _parse_turn(completion: CompletionRequest, session: bytes | None) -> TurnRequest:
+    """The turn that a completion asks for; `session` is the header with the session's id."""
     try:
-        return None if given is None else given.decode()
+        session_id = None if session is None else session.decode()
     except UnicodeDecodeError:
         raise InvalidRequest("X-Session-ID", "UTF-8") from None
-
-
-def _turn(asked: CompletionRequest, session: str | None) -> TurnRequest:
-    """The turn that a completion asks for."""
-    if asked.n not in (None, 1):
+    if completion.n not in (None, 1):
         raise InvalidRequest("n", "1: a conversation has one answer")
     for name in ("max_tokens", "max_completion_tokens"):
-        if (limit := getattr(asked, name)) is not None:
+        if (limit := getattr(completion, name)) is not None:
             validation.check_integer(limit, name, 1, 10**9)
-    tools = asked.tools or []
-    for place, tool in enumerate(tools):
+    tools = completion.tools or []
+    for position, tool in enumerate(tools):
         function = tool.get("function")
         if (
             tool.get("type") != "function"
@@ -276,54 +263,48 @@ def _turn(asked: CompletionRequest, session: str | None) -> TurnRequest:
             or not isinstance(function.get("name"), str)
         ):
             raise InvalidRequest(
-                f"tools[{place}]", "{type: function, function: {name, description, parameters}}"
+                f"tools[{position}]", "{type: function, function: {name, description, parameters}}"
             )
-    if not 1 <= len(asked.messages) <= MOST_MESSAGES:
-        raise InvalidRequest("messages", f"a list of 1 to {MOST_MESSAGES} messages")
-    instructions, told = list[str](), list[Message]()
-    for place, each in enumerate(asked.messages):
-        content = _text(each.get("content"), place)
+    if not 1 <= len(completion.messages) <= MAX_MESSAGES:
+        raise InvalidRequest("messages", f"a list of 1 to {MAX_MESSAGES} messages")
+    instructions, messages = list[str](), list[Message]()
+    for position, each in enumerate(completion.messages):
+        content = _parse_content(each.get("content"), position)
         if each.get("role") in ("system", "developer"):
             instructions += [content] if content else []
         else:
-            told.append(_checked(each, content, place))
-    if not told or told[-1].role == "assistant":
+            messages.append(_parse_message(each, content, position))
+    if not messages or messages[-1].role == "assistant":
         raise InvalidRequest("messages", "a last message of the user, or of a tool")
-    options = {name: value for name in _OPTIONS if (value := getattr(asked, name)) is not None}
+    options = {name: value for name in _OPTIONS if (value := getattr(completion, name)) is not None}
     return TurnRequest(
-        agent=asked.model, messages=told, session_id=session, is_resent=True, instructions=instructions,
-        tools=tools, options=options, stream=bool(asked.stream),
+        agent=completion.model, messages=messages, session_id=session_id, is_resent=True,
+        instructions=instructions, tools=tools, options=options, stream=bool(completion.stream),
     )  # fmt: skip
 
 
-def _checked(given: Mapping[str, Any], content: str | None, place: int) -> Message:
-    """A message with what is kept of it; clients send back other things, too, that answers had."""
+def _parse_message(message: Mapping[str, Any], content: str | None, position: int) -> Message:
+    """A message with the fields that are stored; clients also send back other fields that answers had."""
     names = ("role", "tool_calls", "tool_call_id", "name")
-    known = {name: given[name] for name in names if given.get(name) is not None}
+    fields = {name: message[name] for name in names if message.get(name) is not None}
     try:
-        return parse_messages([{"content": content, **known}])[0]
+        return parse_messages([{"content": content, **fields}])[0]
     except InvalidRequest as error:
-        raise InvalidRequest(
-            error.field.replace("messages[0]", f"messages[{place}]"), error.expected
-        ) from None
+        field = error.field.replace("messages[0]", f"messages[{position}]")
+        raise InvalidRequest(field, error.expected) from None
 
 
-def _text(content: Any, place: int) -> str | None:
+def _parse_content(content: Any, position: int) -> str | None:
     """The text of a content, which may come in parts."""
     if content is None or isinstance(content, str):
         return content
-    field = f"messages[{place}].content"
+    field = f"messages[{position}].content"
     if not isinstance(content, list):
         raise InvalidRequest(field, "a text, or a list of parts")
     for number, part in enumerate(content):
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise InvalidRequest(f"{field}[{number}]", "{type: text, text}: conversations are kept as text")
+            raise InvalidRequest(f"{field}[{number}]", "{type: text, text}: conversations are stored as text")
     return "\n".join(part["text"] for part in content)
-
-
-def _message(reply: Reply) -> dict[str, Any]:
-    calls = {"tool_calls": reply.tool_calls} if reply.tool_calls else {}
-    return {"role": "assistant", "content": reply.text or (None if calls else ""), "refusal": None, **calls}
 
 
 def _card(agent: Agent) -> ModelCard:

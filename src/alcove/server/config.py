@@ -1,9 +1,9 @@
-"""How the service is configured: by flags, the environment (`ALCOVE_…`), a YAML file, in that order.
+"""The configuration of the service: from flags, the environment (`ALCOVE_…`) and a YAML file, in that order.
 
-A variable may also name a file that holds what it would say: `ALCOVE_JWT_SECRET_FILE`.
+A variable may also name a file that holds the value: `ALCOVE_JWT_SECRET_FILE`.
 
-Every option is a field of `ServeConfig` and nothing else: its flag, its variable, its name in the file,
-its help and its default are all read off that field.
+Every option is a field of `ServeConfig`: its flag, its variable, its name in the file, its help and its
+default are derived from that.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from alcove.core.settings import MIB, LLMSettings, Settings, read_variable, sett
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig(Settings, LLMSettings):
-    """Everything `alcove serve` can be told: what its store and its agents can, and what is said here."""
+    """All options of `alcove serve`: those of the store and of agents, and those of the server."""
 
     host: str = setting("127.0.0.1", "Address to serve on.")
     port: int = setting(8080, "Port to serve on.", max=65535)
     at: str = setting("memory.db", "The store's file, or postgresql://USER@HOST/DATABASE.")
-    workers: int = setting(1, "Processes that serve, all on the same store.", max=256)
-    threads: int = setting(8, "Threads a worker has for calls that read many rows.", max=256)
+    workers: int = setting(1, "Number of worker processes, all on the same store.", max=256)
+    threads: int = setting(8, "Threads of each worker for calls that read many rows.", max=256)
     auth: Literal["noop", "jwt", "apikey", "jwt,apikey"] = setting(
-        "noop", "How callers say who they are; jwt,apikey takes both tokens and API keys."
+        "noop", "How callers authenticate; jwt,apikey accepts both tokens and API keys."
     )
     insecure: bool = setting(False, "Serve without authentication on other addresses, too.")
     cors_origins: str | None = setting(
-        None, "Origins whose pages may call from a browser, separated by commas, or *; none without it."
+        None, "Origins whose pages may call from a browser, separated by commas, or *; default: none."
     )
     jwt_secret: str | None = setting(None, "Shared secret of HS256 tokens.")
-    jwks_url: str | None = setting(None, "Where the key set of RS256 and ES256 tokens is.")
+    jwks_url: str | None = setting(None, "URL of the key set of RS256 and ES256 tokens.")
     oidc_issuer: str | None = setting(None, "Issuer whose key set is found by discovery.")
     jwt_issuer: str | None = setting(None, "`iss` that tokens must have.")
     jwt_audience: str | None = setting(None, "`aud` that tokens must have.")
@@ -46,23 +46,23 @@ class ServeConfig(Settings, LLMSettings):
     jwt_roles_claim: str = setting(
         "roles", "Claim with the list of roles; dots lead into objects, as in realm_access.roles."
     )
-    jwt_leeway: float = setting(0.0, "Seconds that clocks may differ.", min=0, max=86_400)
+    jwt_leeway: float = setting(0.0, "Seconds by which clocks may differ.", min=0, max=86_400)
     jwt_require_exp: bool = setting(True, "Refuse tokens that never expire.")
-    policy_dir: str | None = setting(None, "Folder of Rego files; the built-in ones without it.")
+    policy_dir: str | None = setting(None, "Folder of Rego files; default: the built-in ones.")
     agents: str | None = setting(None, "File or folder of agent and team specs.")
     tokenizer: str = setting(
-        "o200k", "Family of the models whose tokens are counted, such as llama3 or claude."
+        "o200k", "Family of the models for which tokens are counted, such as llama3 or claude."
     )
     rate_limit: float = setting(
-        0.0, "Requests a second for each principal; 0 for any number.", min=0, max=10**9
+        0.0, "Requests per second for each principal; 0 for no limit.", min=0, max=10**9
     )
-    request_seconds: float = setting(30.0, "Longest that a request may take.", min=0.001, max=86_400)
+    request_seconds: float = setting(30.0, "Seconds that a request may take.", min=0.001, max=86_400)
     head_seconds: float = setting(
-        10.0, "Longest that a request's head may take to come.", min=0.1, max=86_400
+        10.0, "Seconds until the head of a request must have arrived.", min=0.1, max=86_400
     )
-    max_body_bytes: int = setting(4 * MIB, "Largest body of a request.", max=2048 * MIB)
+    max_body_bytes: int = setting(4 * MIB, "Bytes that the body of a request may have.", max=2048 * MIB)
     most_in_flight: int = setting(
-        1000, "Requests at once, and streams beside them; one user gets four fifths.", max=1_000_000
+        1000, "Simultaneous requests, and as many streams; one user gets at most four fifths.", max=1_000_000
     )
     embedder: str = setting(
         "minilm",
@@ -71,20 +71,20 @@ class ServeConfig(Settings, LLMSettings):
     )
     embedder_key: str | None = setting(None, "Key of an embedder behind a URL.")
     reranker: str | None = setting(
-        None, "http(s)://HOST/v1/rerank#MODEL, which has the last word on the first 50 hits of a search."
+        None, "http(s)://HOST/v1/rerank#MODEL, which orders the first 50 hits of a search."
     )
     reranker_key: str | None = setting(None, "Key of the reranker.")
     vectors: str | None = setting(
         None,
-        "What finds texts of PostgreSQL by meaning: pgvector, qdrant://HOST:PORT, or qdrants://HOST:PORT "
-        "for TLS; without it what did before, at first pgvector.",
+        "Vector index of a store in PostgreSQL: pgvector, qdrant://HOST:PORT, or qdrants://HOST:PORT "
+        "for TLS; default: the one that the store used last, at first pgvector.",
     )
     qdrant_key: str | None = setting(None, "API key of Qdrant.")
     model_dir: str | None = setting(None, "Folder with other weights for minilm.")
-    tracing: bool = setting(False, "Send a span for each request to where OTEL_EXPORTER_OTLP_ENDPOINT says.")
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "How much is logged.")
+    tracing: bool = setting(False, "Send a span for each request to OTEL_EXPORTER_OTLP_ENDPOINT.")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Lowest level that is logged.")
     log_file: str | None = setting(
-        None, "File for the log instead of the standard output; opened anew at SIGHUP."
+        None, "File for the log instead of the standard output; reopened at SIGHUP."
     )
     log_pseudonyms: bool = setting(False, "Log a pseudonym for each user and client instead of their names.")
 
@@ -93,7 +93,7 @@ class ServeConfig(Settings, LLMSettings):
         LLMSettings.__post_init__(self)
 
     def settings(self) -> Settings:
-        """The part that the store is opened with."""
+        """The settings of the store."""
         return Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
 
 
@@ -104,18 +104,18 @@ ALIASES = {
     "memory.episodic.indexing.batch_size": "indexing_batch",
     "memory.episodic.indexing.interval": "indexing_interval",
 }
-"""Other names of options: an older one of ours, and in a file those of other programs."""
+"""Other names of options: older ones, and in a file those of other programs."""
 VARIABLES = {"policy_dir": ["MEMORY_SERVICE_POLICY_DIR"]}
 SECRETS = ("jwt_secret", "embedder_key", "reranker_key", "llm_key", "qdrant_key", "session_store")
 _OPTIONS = {
     each.name: each
     for each in sorted(fields(ServeConfig), key=lambda each: each.name in Settings.__dataclass_fields__)
-    if each.name != "retention_max_age"  # a mapping, which no flag can say
+    if each.name != "retention_max_age"  # a mapping, which a flag cannot express
 }
 
 
 class Option(click.Option):
-    """An option whose variable may name a file instead."""
+    """An option whose variable may name a file with the value."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         names = [self.envvar] if isinstance(self.envvar, str) else self.envvar or ()
@@ -123,11 +123,11 @@ class Option(click.Option):
 
 
 def options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command every option of `ServeConfig`, and `--config` for a file with some of them."""
+    """Adds all options of `ServeConfig` to a command, and `--config` for a file with some of them."""
     kinds = get_type_hints(ServeConfig)
     for name, declared in reversed(_OPTIONS.items()):
         kind, setting = kinds[name], declared.metadata
-        names = [name, *(alias for alias, known in ALIASES.items() if known == name and "." not in alias)]
+        names = [name, *(alias for alias, option in ALIASES.items() if option == name and "." not in alias)]
         flags = [f"--{each.replace('_', '-')}" for each in names]
         command = click.option(
             *([f"{flags[0]}/--no-{flags[0][2:]}"] if kind is bool else flags),
@@ -152,7 +152,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sources(context: click.Context) -> dict[str, str]:
-    """Where each effective value came from, in words."""
+    """The source of each value: flag, environment, file or default."""
     words: dict[ParameterSource | None, str] = {
         ParameterSource.COMMANDLINE: "flag",
         ParameterSource.ENVIRONMENT: "environment",
@@ -172,10 +172,7 @@ def _click_type(kind: Any, minimum: float | None, maximum: float | None) -> Any:
 
 
 class _Number(click.FloatRange):
-    """A number within its bounds, which NaN is not, although no comparison says so.
-
-    All but one are durations, which may be typed 90s, 15m, 1h or 7d.
-    """
+    """A finite number within its bounds, or a duration such as 90s, 15m, 1h or 7d."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         name = param and param.name
@@ -189,14 +186,14 @@ class _Number(click.FloatRange):
 def _read_file(context: click.Context, _: click.Parameter, path: Path | None) -> None:
     if path is None:
         return
-    import yaml  # noqa: PLC0415  only who has a file needs it
+    import yaml  # noqa: PLC0415  needed only for a file
 
     try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{path}: {error}") from None
     values: dict[str, Any] = {}
-    for name, value in _flat(found if isinstance(found, dict) else {str(found): None}):
+    for name, value in _flatten(content if isinstance(content, dict) else {str(content): None}):
         option = name.replace("-", "_")
         option = ALIASES.get(option, option)
         if option not in _OPTIONS:
@@ -204,14 +201,14 @@ def _read_file(context: click.Context, _: click.Parameter, path: Path | None) ->
         if isinstance(value, list):
             raise click.UsageError(f"{path}: {name}: expected one value, not a list")
         if value is not None:
-            values[option] = str(value)  # read as if typed: 5.5 is no whole number
+            values[option] = str(value)  # parsed as if typed on the command line: 5.5 is no integer
     context.default_map = values
 
 
-def _flat(tree: dict[Any, Any], above: str = "") -> list[tuple[str, Any]]:
-    """Nested names joined by dots."""
+def _flatten(tree: dict[Any, Any], above: str = "") -> list[tuple[str, Any]]:
+    """The values of a tree by their paths, such as `a.b`."""
     pairs: list[tuple[str, Any]] = []
     for name, value in tree.items():
         path = f"{above}{name}"
-        pairs += _flat(value, f"{path}.") if isinstance(value, dict) else [(path, value)]
+        pairs += _flatten(value, f"{path}.") if isinstance(value, dict) else [(path, value)]
     return pairs

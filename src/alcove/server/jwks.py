@@ -24,7 +24,7 @@ _MIN_SECONDS_BETWEEN_FETCHES = 2
 FRESH_SECONDS = 300
 """An older set is fetched again."""
 TRUSTED_SECONDS = 3600
-"""A set that could not be fetched again for so long verifies nothing."""
+"""An older set verifies nothing until it is fetched again."""
 
 
 class KeySet:

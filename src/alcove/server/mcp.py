@@ -1,10 +1,10 @@
-"""The Model Context Protocol over HTTP: `/mcp/{agent}`, within the limits and rules of every other request.
+"""The Model Context Protocol over HTTP: `/mcp/{agent}`, with the limits and rules of every other request.
 
-The SDK's own HTTP server is not used. It would read, limit, check and log requests a second time; it keeps
-sessions in the memory of one worker, or starts a task and two streams for each request. Only its handling of
-one message is (`ServerRunner`), so each POST is answered with JSON by whichever worker gets it. What tells of
-changes is a stream: a GET for clients of the older protocols, and since 2026-07-28 `subscriptions/listen`.
-Every worker looks at the specs by itself, so it does not matter which of them has the stream.
+The SDK's own HTTP server would read, limit, check and log requests a second time; it keeps sessions in the
+memory of one worker, or starts a task and two streams for each request. So only its handling of one message
+is used (`ServerRunner`), and any worker can answer a POST with JSON. Notifications of changes are a stream: a
+GET for clients of the older protocols, and since 2026-07-28 `subscriptions/listen`. Every worker watches the
+specs itself, so any of them can serve the stream.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from alcove.server.streams import HEARTBEAT_SECONDS, Stream, Tail
 if TYPE_CHECKING:
     from alcove.server.mcp_exchanges import Exchanges, Notices
 
-_NAMED = 10
-"""Agents that are told to who named none."""
+_MAX_NAMES = 10
+"""Agents that the error lists if a request names none."""
 _encode = msgspec.json.Encoder().encode
 
 
 class McpQuery(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Where an agent is at work: the id of a session, the name of a team, the ids of runs."""
+    """The session, team and runs in which an agent works."""
 
     session: str | None = None
     team: str | None = None
@@ -60,7 +60,7 @@ class RpcMessage(Struct, kw_only=True):
 
 
 class RpcError(Struct, kw_only=True):
-    """A refusal in the shape that MCP's clients read."""
+    """An error in the shape that MCP clients read."""
 
     jsonrpc: Literal["2.0"] = "2.0"
     id: str | int | None = None
@@ -68,14 +68,14 @@ class RpcError(Struct, kw_only=True):
 
     @classmethod
     def of(cls, error: AlcoveError, request_id: str) -> RpcError:
-        """Of what was refused before it was known which message it is about."""
-        about = {"code": error.code, "request_id": request_id, "details": error.details}
+        """The error of a request that was refused before its message was parsed, so it has no id."""
+        data = {"code": error.code, "request_id": request_id, "details": error.details}
         code = -32600 if STATUS[error.code] == 400 else -32000
-        return cls(error={"code": code, "message": error.public_message, "data": about})
+        return cls(error={"code": code, "message": error.public_message, "data": data})
 
 
 class PooledTransport(LocalTransport):
-    """Operations of the services in this process, awaited: each call runs in a thread of the server's."""
+    """Performs operations of the services in this process, each call in a thread of the server."""
 
     def __init__(
         self,
@@ -101,8 +101,8 @@ class PooledTransport(LocalTransport):
         return call
 
 
-class McpEdge:
-    """Handlers of what MCP's clients send."""
+class McpHandlers:
+    """Handlers of the messages of MCP clients."""
 
     def __init__(
         self, services: Mapping[str, Any], agents: Agents, reads: ThreadPool, changes: ThreadPool, tail: Tail
@@ -113,17 +113,17 @@ class McpEdge:
         self._exchanges: Exchanges | None = None
 
     def endpoints(self) -> list[Endpoint]:
-        """The routes, which stand in no OpenAPI document: MCP has a description of its own."""
+        """The routes, which the OpenAPI document leaves out: MCP describes itself."""
         operation = partial(Operation[..., Any], None, error_record=RpcError, query_record=McpQuery)
         return [
             Endpoint(operation("POST /mcp/{agent}", request_record=RpcMessage), self.message),
             Endpoint(operation("GET /mcp/{agent}", stream_type=EVENTS), self.changes),
-            Endpoint(operation("POST /mcp"), self.nowhere),
-            Endpoint(operation("GET /mcp"), self.nowhere),
+            Endpoint(operation("POST /mcp"), self.refuse_without_agent),
+            Endpoint(operation("GET /mcp"), self.refuse_without_agent),
         ]
 
     async def message(self, request: Request) -> Struct:
-        """The answer to a request; what needs none is taken and passed over."""
+        """Answers a request; accepts and ignores messages that need no answer."""
         message: RpcMessage = request.parameters
         if message.id is UNSET or message.method is UNSET:
             return Page(b"", status=202)
@@ -131,62 +131,64 @@ class McpEdge:
         exchanges = await self._load_exchanges()
         answer = partial(exchanges.answer, message.id, message.method, params, request.headers)
         if request.large and message.method != LISTEN:
-            # Checking half a million arguments takes the SDK a quarter of a second.
-            direct = self._connection(request, PooledTransport(self._services, request.principal))
-            result = await self._changes(lambda: asyncio.run(answer(direct)))
+            # The SDK takes a quarter of a second to check half a million arguments.
+            connection = self._connection(request, PooledTransport(self._services, request.principal))
+            result = await self._changes(lambda: asyncio.run(answer(connection)))
         else:
             result = await answer(self._connection(request))
         return result if isinstance(result, Page) else self._stream(result)
 
     async def changes(self, request: Request) -> Struct:
-        """Notifications for as long as the client stays."""
+        """Streams notifications for as long as the client stays."""
         await self._load_exchanges()
-        at = self._connection(request)
-        await at.memory.spec(at.agent)
-        return self._stream(notices(at))
+        connection = self._connection(request)
+        await connection.memory.spec(connection.agent)
+        return self._stream(notices(connection))
 
-    async def nowhere(self, request: Request) -> Struct:
-        names = [each.name for each in self._agents.agents(request.principal)[:_NAMED]]
-        known = f"; you may use {', '.join(names)}" if names else ""
-        raise NotFound(f"expected an agent's name after /mcp/{known}")
+    async def refuse_without_agent(self, request: Request) -> Struct:
+        names = [each.name for each in self._agents.agents(request.principal)[:_MAX_NAMES]]
+        choices = f"; you may use {', '.join(names)}" if names else ""
+        raise NotFound(f"expected an agent's name after /mcp/{choices}")
 
     async def _load_exchanges(self) -> Exchanges:
-        """The handlers of messages; loading them takes a second, when the first client comes."""
+        """The handlers of messages; the first client waits a second until they are loaded."""
         if self._exchanges is None:
             try:
-                self._exchanges = await self._changes(_exchanges)
+                self._exchanges = await self._changes(_import_exchanges)
             except MissingExtra as error:
                 raise NotFound(error.public_message) from None
         return self._exchanges
 
-    def _stream(self, told: Notices) -> Stream:
+    def _stream(self, notices: Notices) -> Stream:
         """Notifications as server-sent events."""
-        return Stream(self._frames(told), EVENTS.encode(), b": ended %s\n\n")
+        return Stream(self._encode_events(notices), EVENTS.encode(), b": ended %s\n\n")
 
-    async def _frames(self, told: Notices) -> AsyncIterator[bytes]:
-        heard = time.monotonic()
+    async def _encode_events(self, notices: Notices) -> AsyncIterator[bytes]:
+        last_heartbeat = time.monotonic()
         yield b": listening\n\n"  # so that a client, or a proxy, need not wait for the first change
-        async with aclosing(told):
-            async for some in told:
-                for each in some:
+        async with aclosing(notices):
+            async for batch in notices:
+                for each in batch:
                     body = each.model_dump(mode="json", by_alias=True, exclude_none=True)
                     yield b"event: message\ndata: %b\n\n" % _encode({"jsonrpc": "2.0", **body})
                 if self._tail.stopping:
                     return
-                if time.monotonic() - heard >= HEARTBEAT_SECONDS:
+                if time.monotonic() - last_heartbeat >= HEARTBEAT_SECONDS:
                     yield b": still here\n\n"
-                    heard = time.monotonic()
+                    last_heartbeat = time.monotonic()
 
     def _connection(self, request: Request, transport: PooledTransport | None = None) -> Connected:
-        """The agent in the path, in the places that the query names."""
+        """The agent that the path names, in the session, team and runs that the query names."""
         query = request.endpoint.parse_query(request.scope["query_string"])
         assert isinstance(query, McpQuery)
         instances: dict[str, str] = {
             kind: name for kind in RUNS if (name := getattr(query, kind)) is not None
         }
-        pooled = PooledTransport(self._services, request.principal, reads=self._reads, changes=self._changes)
+        transport = transport or PooledTransport(
+            self._services, request.principal, reads=self._reads, changes=self._changes
+        )
         return Connected(
-            Memory(transport or pooled),
+            Memory(transport),
             request.path["agent"],
             query.session,
             query.team,
@@ -195,7 +197,7 @@ class McpEdge:
         )
 
 
-def _exchanges() -> Exchanges:
+def _import_exchanges() -> Exchanges:
     with requires_extra("/mcp", extra="mcp"):
         from alcove.server.mcp_exchanges import Exchanges  # noqa: PLC0415  loads the SDK
 

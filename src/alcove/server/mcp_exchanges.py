@@ -24,17 +24,17 @@ from alcove.server.authentication import Headers
 from alcove.server.routes import Page
 
 _VERSION = b"mcp-protocol-version"
-_UNSAID = b"2025-03-26"
-"""The protocol of a client that does not say, as the specification has it."""
+_DEFAULT_VERSION = b"2025-03-26"
+"""The protocol of a client that names none, according to the specification."""
 _SESSION = b"mcp-session-id"
-_LONGEST_TOLD = 1000
+_MAX_ERROR_BYTES = 1000
 _encode = msgspec.json.Encoder().encode
 Notices = AsyncGenerator[list[types.ServerNotification], None]
 
 
 @dataclass(frozen=True)
 class _Exchange:
-    """A request as the SDK's handlers see it: there is no way back to the client but its answer."""
+    """A request as the SDK's handlers see it: its answer is the only way back to the client."""
 
     request_id: str | int
     transport = TransportContext(kind="streamable-http", can_send_request=False)
@@ -46,61 +46,58 @@ class _Exchange:
         raise NoBackChannelError(method)
 
     async def notify(self, method: str, params: object, opts: object = None) -> None:
-        """Passed over."""
+        """Ignored."""
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        """Passed over."""
+        """Ignored."""
 
 
 class Exchanges:
-    """Answers requests, each by itself: nothing is kept from one to the next."""
+    """Answers requests; keeps nothing from one to the next."""
 
     def __init__(self) -> None:
         self._server = make_server()
-        changed = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
-        self._options = self._server.create_initialization_options(changed)
+        options = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
+        self._options = self._server.create_initialization_options(options)
 
     async def answer(
-        self, id: str | int, method: str, params: dict[str, Any] | None, headers: Headers, at: Connected
+        self, id: str | int, method: str, params: dict[str, Any] | None, headers: Headers, client: Connected
     ) -> Page | Notices:
-        """The answer to a request; or notifications, where it asks for those.
+        """The answer to a request, or the notifications that it subscribes to.
 
-        Until 2025-11-25 a client says hello first, since 2026-07-28 each request says all that matters.
+        Until 2025-11-25 a client begins with `initialize`; since 2026-07-28 each request carries what that
+        said.
         """
-        version = headers.get(_VERSION, _UNSAID).decode("latin-1")
-        older = version in HANDSHAKE_PROTOCOL_VERSIONS
+        version = headers.get(_VERSION, _DEFAULT_VERSION).decode("latin-1")
+        has_handshake = version in HANDSHAKE_PROTOCOL_VERSIONS
         try:
-            if older:
+            if has_handshake:
                 connection = Connection.from_envelope(version, None, None)
             else:
-                connection = _introduced(version, method, params, headers)
+                connection = _connect(version, method, params, headers)
                 if method == LISTEN:
-                    asked = types.SubscriptionsListenRequestParams.model_validate(params)
-                    return notices(at, asked.notifications, id)
-            runner = ServerRunner(self._server, connection, at, init_options=self._options)
+                    subscription = types.SubscriptionsListenRequestParams.model_validate(params)
+                    return notices(client, subscription.notifications, id)
+            runner = ServerRunner(self._server, connection, client, init_options=self._options)
             result = await runner.on_request(_Exchange(id), method, params)
         except Exception as failed:
-            if (error := handler_exception_to_error_data(failed)) is None:
+            if (data := handler_exception_to_error_data(failed)) is None:
                 raise
-            told = _cut(error.model_dump(mode="json", exclude_none=True))
-            status = 200 if older else ERROR_CODE_HTTP_STATUS.get(error.code, 200)
-            return Page(_encode({"jsonrpc": "2.0", "id": id, "error": told}), status=status)
-        # Nobody keeps anything under this id; but some clients open no stream for notifications without one.
+            error = data.model_dump(mode="json", exclude_none=True)
+            error["message"] = error["message"][:_MAX_ERROR_BYTES]
+            if len(_encode(error.get("data"))) > _MAX_ERROR_BYTES:  # the SDK repeats what it was sent
+                del error["data"]
+            status = 200 if has_handshake else ERROR_CODE_HTTP_STATUS.get(data.code, 200)
+            return Page(_encode({"jsonrpc": "2.0", "id": id, "error": error}), status=status)
+        # The server keeps no session; but without this id some clients open no stream for notifications.
         session = ((_SESSION, secrets.token_hex(16).encode()),) if method == "initialize" else ()
         return Page(_encode({"jsonrpc": "2.0", "id": id, "result": result}), headers=session)
 
 
-def _cut(told: dict[str, Any]) -> dict[str, Any]:
-    """An error without what is long of it: the SDK repeats what it was sent."""
-    if len(_encode(told.get("data"))) > _LONGEST_TOLD:
-        del told["data"]
-    return {**told, "message": told["message"][:_LONGEST_TOLD]}
-
-
-def _introduced(version: str, method: str, params: Mapping[str, Any] | None, headers: Headers) -> Connection:
-    """Who the client is, as the request itself says; an error where that contradicts its headers."""
-    said = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
-    route = classify_inbound_request({"method": method, "params": params}, headers=said)
+def _connect(version: str, method: str, params: Mapping[str, Any] | None, headers: Headers) -> Connection:
+    """A connection to the client that the request describes; raises if its headers contradict that."""
+    text = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
+    route = classify_inbound_request({"method": method, "params": params}, headers=text)
     if isinstance(route, InboundLadderRejection):
         raise MCPError(route.code, route.message, route.data)
     return Connection.from_envelope(version, route.client_info, route.client_capabilities)

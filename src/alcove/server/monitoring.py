@@ -1,8 +1,7 @@
-"""For who looks after the service: its requests a line each, whether it lives and can work, what it counted.
+"""Monitoring: a log line for each request, health checks, and metrics for Prometheus.
 
-prometheus-client decides when it is imported whether counts are kept in memory or, for several workers, in
-files of a folder that they share; so this module is imported only by who has seen to that
-(`worker_processes.shared_folder`).
+When prometheus-client is imported, it decides whether it keeps counts in memory or, for several workers, in
+files of a shared folder. So import this module only after `worker_processes.shared_folder` has set that up.
 """
 
 from __future__ import annotations
@@ -35,14 +34,15 @@ from alcove.server.worker_processes import FOLDER
 log = logging.getLogger("alcove.http")
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 WRITES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-_BETWEEN_SAMPLES = 0.5
-_PIPE_TAKES = 4096
+_SAMPLE_SECONDS = 0.5
+_MAX_WRITE_BYTES = 4096
+"""What a pipe takes as a whole, so that the lines of several workers do not mix."""
 _FLUSH_SECONDS = 0.05
 _encode = json.Encoder().encode
 
 
-class _Line(Struct, kw_only=True, gc=False):
-    """What is told of a request, in this order."""
+class _LogLine(Struct, kw_only=True, gc=False):
+    """The log line of a request, with its fields in this order."""
 
     time: datetime
     level: str = "info"
@@ -57,49 +57,43 @@ class _Line(Struct, kw_only=True, gc=False):
 
 
 class AccessLog:
-    """One line a request, gathered and written a few times a second: `logging` costs as much as a get.
-
-    What is written at once is never more than a pipe takes whole, so workers do not cut one another's lines.
-    """
+    """Logs one line for each request, and writes many lines at once: `logging` costs as much as a GET."""
 
     def __init__(self, pseudonym: Callable[[str], str] | None = None) -> None:
         self._pseudonym = pseudonym
-        self._noted = bytearray()
+        self._lines = bytearray()
 
     def __call__(self, request: Request) -> None:
-        """Notes a request that has ended: no content, the path as it is declared, and no query.
-
-        Called on the event loop.
-        """
-        user, client, hidden = request.user, request.principal.client_id, self._pseudonym
-        line = _Line(
+        """Logs a request that has ended, on the event loop: its declared path, no query and no content."""
+        user, client, pseudonym = request.user, request.principal.client_id, self._pseudonym
+        line = _LogLine(
             time=datetime.now(UTC),
             request_id=request.id,
             method=request.method,
             path=request.route,
             status=request.status,
             ms=int((time.perf_counter() - request.started) * 1e6) / 1000,
-            user=hidden(user) if hidden and user else user,
-            client=hidden(client) if hidden and client else client,
+            user=pseudonym(user) if pseudonym and user else user,
+            client=pseudonym(client) if pseudonym and client else client,
         )
         encoded = _encode(line)
-        if len(self._noted) + len(encoded) >= _PIPE_TAKES:
+        if len(self._lines) + len(encoded) >= _MAX_WRITE_BYTES:
             self.flush()
-        if not self._noted:
+        if not self._lines:
             asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
-        self._noted += encoded
-        self._noted += b"\n"
+        self._lines += encoded
+        self._lines += b"\n"
 
     def flush(self) -> None:
-        """Writes what was noted."""
-        if self._noted:
-            sys.stdout.buffer.write(self._noted)
+        """Writes the lines that were not written yet."""
+        if self._lines:
+            sys.stdout.buffer.write(self._lines)
             sys.stdout.flush()
-            self._noted.clear()
+            self._lines.clear()
 
 
 class Metrics(Observer):
-    """Counts the requests and observes the store of one worker, and answers for all of them."""
+    """Counts the requests and the commits of one worker, and renders the metrics of all workers."""
 
     def __init__(self) -> None:
         prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -113,15 +107,15 @@ class Metrics(Observer):
             ["route", "method", "status"], buckets=SECONDS,
         )  # fmt: skip
         self._denials = counter(
-            "alcove_denials", "Requests that were refused for want of permission.", ["route", "method"]
+            "alcove_denials", "Requests that were refused for lack of permission.", ["route", "method"]
         )
         self._writes = histogram("alcove_commit_writes", "Writes that shared one commit.", buckets=WRITES)
         self._failures = counter("alcove_commit_failures", "Commits that the disk refused.")
         self._expirations = counter("alcove_expirations", "Memories whose end a sweep recorded.", ["which"])
         self._session_store = counter(
             "alcove_session_store",
-            "Contexts whose beginning the session store had, or the engine had to be read; and what went "
-            "without it because it was away.",
+            "Contexts whose beginning was in the session store (hit) or was read from the engine (miss), and "
+            "uses of the session store that failed because it could not be reached (away).",
             ["outcome"],
         )
         self._in_flight = summed(
@@ -135,35 +129,33 @@ class Metrics(Observer):
             "alcove_index_lag_seconds", "How long the text has waited that has waited longest."
         )
         self.requests: Callable[[], int] = lambda: 0
-        """Asked now and then how many are being answered."""
+        """Returns how many requests are being answered."""
         self.index: Callable[[], tuple[int, float]] = lambda: (0, 0.0)
-        """Asked at each scrape for both, since it is the store that knows."""
+        """Returns how many texts wait for the index, and for how many seconds; called at each scrape."""
         for which in ("due", "aged"):  # there from the start: a rate needs a zero to begin at
             self._expirations.labels(which)
         for outcome in ("hit", "miss", "away"):
             self._session_store.labels(outcome)
         self._shared = os.environ.get(FOLDER)
-        if not self._shared:  # of several processes, it would tell only of the one that is asked
+        if not self._shared:  # with several workers, it would describe only one of them
             prometheus.ProcessCollector(registry=own)
-        self._answered: dict[tuple[str, str, int], prometheus.Histogram] = {}
+        self._seconds_by_key: dict[tuple[str, str, int], prometheus.Histogram] = {}
         self._writes_now = 0
         self.sample()
 
-    # Of requests, on the event loop
-
     def __call__(self, request: Request) -> None:
-        """Counts a request whose answer is ready."""
+        """Counts a request whose answer is ready; called on the event loop."""
         seconds = time.perf_counter() - request.started
         method = request.method if request.method in METHODS else "other"
         key = request.route, method, request.status
-        known = self._answered.get(key)
-        if known is None:
-            known = self._answered[key] = self._seconds.labels(*key)
-        known.observe(seconds)
+        histogram = self._seconds_by_key.get(key)
+        if histogram is None:
+            histogram = self._seconds_by_key[key] = self._seconds.labels(*key)
+        histogram.observe(seconds)
         if request.status == 403:
             self._denials.labels(request.route, method).inc()
 
-    # Of the store, on any thread
+    # The observer of the store, called on any thread
 
     def write_submitted(self) -> None:
         self._writes_now += 1
@@ -181,21 +173,21 @@ class Metrics(Observer):
     def session_store(self, outcome: str) -> None:
         self._session_store.labels(outcome).inc()
 
-    # Of all workers
+    # The metrics of all workers
 
     def sample(self) -> None:
-        """Sets what goes up and down: two assignments now and then instead of four a request."""
+        """Sets the gauges; doing so now and then is cheaper than at each request."""
         self._in_flight.set(self.requests())
         self._waiting.set(self._writes_now)
 
     async def keep_sampling(self) -> None:
-        """Samples until it is cancelled, for the workers that are not asked themselves."""
+        """Samples until it is cancelled, for scrapes that another worker answers."""
         while True:
             self.sample()
-            await asyncio.sleep(_BETWEEN_SAMPLES)
+            await asyncio.sleep(_SAMPLE_SECONDS)
 
     def text(self) -> bytes:
-        """Everything that was counted, by every worker that is or was."""
+        """The metrics of all workers, also of those that have ended."""
         self.sample()
         waiting, lag = self.index()
         self._index_waiting.set(waiting)
@@ -207,16 +199,16 @@ class Metrics(Observer):
         return prometheus.generate_latest(registry)
 
     async def metrics(self, _: Request) -> Struct:
-        text = await asyncio.to_thread(self.text)  # of many workers, it is some milliseconds of reading files
+        text = await asyncio.to_thread(self.text)  # with many workers, it reads files for some milliseconds
         return Page(text, CONTENT_TYPE_PLAIN_0_0_4.encode())
 
 
 class Health:
-    """`/healthz` for the process, `/readyz` for what it stands on; both open to everybody.
+    """Health checks, open to everybody: `/healthz` for the process, `/readyz` for the parts it depends on.
 
-    A check that raises holds everything up; one that answers with a text has something to say. Such texts
-    name files, addresses and specs, so they go to the log, and to callers who are an admin or an auditor.
-    Everybody else hears which part it is.
+    A check that raises makes the service unavailable; one that returns a text only warns. Such texts name
+    files, addresses and specs, so they go to the log, and to callers who are an admin or an auditor. Other
+    callers learn only which part has a problem.
     """
 
     def __init__(
@@ -226,31 +218,31 @@ class Health:
         versions: Callable[[], Mapping[str, object]],
         authenticate: Authenticator,
     ) -> None:
-        """`versions`: of what may differ between nodes for a moment, which this one goes by."""
+        """`versions` returns the versions in use of what may differ between nodes for a moment."""
         self._checks = checks
         self._versions = versions
         self._threads = threads
         self._authenticate = authenticate
-        self._checking: asyncio.Task[dict[str, _Finding]] | None = None
+        self._checking: asyncio.Task[dict[str, _CheckResult]] | None = None
         self._logged: dict[str, str] = {}
 
     async def alive(self, _: Request) -> Struct:
         return HealthAnswer("ok")
 
     async def ready(self, request: Request) -> Struct:
-        """All who ask at once share one check: whoever they are, they cost no more than one of them."""
+        """Checks every part; simultaneous requests share one check, so that many cost no more than one."""
         if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._checked())
-        findings = await asyncio.shield(self._checking)
-        operates = await self._operates(request)
-        checks = {name: each.details if operates else each.summary for name, each in findings.items()}
+            self._checking = asyncio.create_task(self._run_checks())
+        results = await asyncio.shield(self._checking)
+        is_operator = await self._is_operator(request)
+        checks = {name: each.details if is_operator else each.summary for name, each in results.items()}
         versions = {name: str(version) for name, version in self._versions().items()}
-        if all(each.works for each in findings.values()):
+        if all(each.works for each in results.values()):
             return HealthAnswer("ok", checks, versions)
         return Page(json.encode(HealthAnswer("unavailable", checks, versions)), status=503)
 
-    async def _operates(self, request: Request) -> bool:
-        """Whether the caller looks after the service; who cannot be told now is nobody."""
+    async def _is_operator(self, request: Request) -> bool:
+        """Whether the caller may see details; False, too, if the caller cannot be authenticated now."""
         try:
             principal = await self._authenticate(request.headers)
             principal.require("auditor")
@@ -258,34 +250,35 @@ class Health:
             return False
         return True
 
-    async def _checked(self) -> dict[str, _Finding]:
-        findings = {}
+    async def _run_checks(self) -> dict[str, _CheckResult]:
+        """Runs each check, and logs its result if it differs from the last one."""
+        results = {}
         for name, check in self._checks.items():
             try:
-                said = await self._threads(check)
-                findings[name] = _Finding(said, _WARNS) if isinstance(said, str) else _Finding("ok", "ok")
+                warning = await self._threads(check)
+                has_warning = isinstance(warning, str)
+                results[name] = (
+                    _CheckResult(str(warning), _WARNS) if has_warning else _CheckResult("ok", "ok")
+                )
             except AlcoveError as error:
-                findings[name] = _Finding(error.message, _FAILS, works=False)
-            self._log(name, findings[name].details)
-        return findings
-
-    def _log(self, name: str, details: str) -> None:
-        """Tells the log what a check finds, once until it finds something else."""
-        if self._logged.get(name, "ok") != details:
-            (log.info if details == "ok" else log.warning)("ready: %s: %s", name, details)
-        self._logged[name] = details
+                results[name] = _CheckResult(error.message, _FAILS, works=False)
+            details = results[name].details
+            if self._logged.get(name, "ok") != details:
+                (log.info if details == "ok" else log.warning)("ready: %s: %s", name, details)
+            self._logged[name] = details
+        return results
 
 
-class _Finding(NamedTuple):
-    """What a check of readiness came to."""
+class _CheckResult(NamedTuple):
+    """The result of a readiness check, in words for operators and for everybody."""
 
     details: str
     summary: str
     works: bool = True
 
 
-_WARNS = "works, with a warning: the log has it, and an admin who asks here"
-_FAILS = "does not work: the log says why, and an admin who asks here is told"
+_WARNS = "works, with a warning: see the log, or call this as an admin"
+_FAILS = "does not work: see the log, or call this as an admin"
 
 
 def endpoints(metrics: Metrics, health: Health) -> list[Endpoint]:
@@ -293,17 +286,17 @@ def endpoints(metrics: Metrics, health: Health) -> list[Endpoint]:
     operation = partial(Operation[..., Any], None)
     return [
         Endpoint(
-            operation("GET /healthz", "Whether the process is alive", name="alive",
+            operation("GET /healthz", "Check that the process lives", name="alive",
                       answer_record=HealthAnswer, is_public=True),
             health.alive,
         ),
         Endpoint(
-            operation("GET /readyz", "Whether it can do its work", name="ready", answer_record=HealthAnswer,
-                      is_public=True, extra_errors=(503,)),
+            operation("GET /readyz", "Check that the service can work", name="ready",
+                      answer_record=HealthAnswer, is_public=True, extra_errors=(503,)),
             health.ready,
         ),
         Endpoint(
-            operation("GET /metrics", "Counts, as Prometheus reads them", name="metrics", role="auditor",
+            operation("GET /metrics", "Read the metrics for Prometheus", name="metrics", role="auditor",
                       is_public_locally=True, media_type=CONTENT_TYPE_PLAIN_0_0_4),
             metrics.metrics,
         ),

@@ -1,4 +1,4 @@
-"""The HTTP parser's edge: bounded heads, and what is no HTTP refused in the shape of every error."""
+"""uvicorn's HTTP protocol, with limits for heads and idle connections, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -15,42 +15,31 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from alcove.api.messages import ErrorAnswer
 from alcove.server.routes import CONNECTION
 
-MOST_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 READ_DELAY = 0.01
-"""Seconds, of which the event loop takes at least one round to read what has arrived."""
-_TOO_LONG = f"expected a head of at most {MOST_HEAD_BYTES} bytes"
-
-
-class Waiting(dict["Protocol", float]):
-    """Connections without a request under way, and since when each waits; the first has waited longest."""
-
-    def longest(self) -> Protocol:
-        """The one that has waited longest, of the user who has most."""
-        ((most, _),) = Counter(each.user for each in self).most_common(1)
-        return next(each for each in self if each.user == most)
-
-    def before(self, moment: float) -> list[Protocol]:
-        """Those that have waited since then or longer."""
-        return [each for each, since in self.items() if since <= moment]
+"""Seconds in which the event loop certainly reads what has already arrived."""
+_TOO_LONG = f"expected a head of at most {MAX_HEAD_BYTES} bytes"
 
 
 class Protocol(HttpToolsProtocol):
-    """uvicorn's protocol, which bounds neither the size of a head nor how long it takes.
+    """uvicorn's protocol, which itself limits neither the size of a head nor its time.
 
-    Connections without a request under way, new ones among them, are few: of too many, one makes room. So
-    who holds many open keeps nobody out.
+    The number of idle connections, new ones included, is limited: if there are too many, the user with most
+    of them loses one. So a client that holds many open keeps nobody out.
     """
 
     head_seconds: ClassVar[float] = 10.0
-    most_waiting: ClassVar[int] = 1000
-    when_stopping: ClassVar[Callable[[], None]] = lambda: None
-    _waiting: ClassVar = Waiting()
-    _looking: ClassVar[asyncio.AbstractEventLoop | None] = None
+    max_idle: ClassVar[int] = 1000
+    on_shutdown: ClassVar[Callable[[], None]] = lambda: None
+    _idle_since: ClassVar[dict[Protocol, float]] = {}
+    """Connections without a request in progress, the longest idle first."""
+    _timer_loop: ClassVar[asyncio.AbstractEventLoop | None] = None
+    """The event loop whose timer drops slow connections."""
 
     serving: asyncio.Task[None] | None = None
-    """The task that answers its request; set by who does, like `user`."""
+    """The task that answers its request; the application sets it, and `user`."""
     user: str | None = None
-    """Whom it served last."""
+    """The user of its last request."""
     lost = False
     _cycle: RequestResponseCycle | None = None
     _unsent = 0
@@ -62,45 +51,47 @@ class Protocol(HttpToolsProtocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._waiting.pop(self, None)
+        self._idle_since.pop(self, None)
         super().connection_lost(exc)
         self.lost = True
-        if self._cycle:  # uvicorn tells the last that came, which may wait behind this one
+        if self._cycle:  # uvicorn sets this for the last request only, which may wait behind this one
             self._cycle.disconnected = True
         if self.serving:
             self.serving.cancel()
 
     def _wait(self) -> None:
-        """Begins to wait for a head."""
-        if Protocol._looking is not self.loop:
-            Protocol._looking = self.loop
+        """Waits for the next head; drops the longest idle connection of the user with most, if too many."""
+        if Protocol._timer_loop is not self.loop:
+            Protocol._timer_loop = self.loop
             self._drop_slow(self.loop)
-        self._waiting[self] = self.loop.time()
-        if len(self._waiting) > self.most_waiting:
-            self._waiting.longest()._drop()
+        self._idle_since[self] = self.loop.time()
+        if len(self._idle_since) > self.max_idle:
+            ((user, _),) = Counter(each.user for each in self._idle_since).most_common(1)
+            next(each for each in self._idle_since if each.user == user)._drop()
 
     @classmethod
     def _drop_slow(cls, loop: asyncio.AbstractEventLoop) -> None:
-        """Drops those whose head has not come in time, now and once a second.
+        """Drops connections whose head is late, now and once a second.
 
-        What arrived while the loop was busy is read before that: a loop runs its timers first.
+        An event loop runs its timers before it reads, so this first waits until it has read what arrived
+        while it was busy.
         """
         loop.call_later(1, cls._drop_slow, loop)
-        loop.call_later(READ_DELAY, cls._drop_waiting_since, loop, loop.time() - cls.head_seconds)
+        loop.call_later(READ_DELAY, cls._drop_idle_since, loop, loop.time() - cls.head_seconds)
 
     @classmethod
-    def _drop_waiting_since(cls, loop: asyncio.AbstractEventLoop, moment: float) -> None:
-        for each in cls._waiting.before(moment):
+    def _drop_idle_since(cls, loop: asyncio.AbstractEventLoop, moment: float) -> None:
+        for each in [each for each, since in cls._idle_since.items() if since <= moment]:
             unsent = each.transport.get_write_buffer_size()
             if unsent in (0, each._unsent):
                 each._drop()
-            else:  # it still takes its last answer
+            else:  # the client still reads its last answer
                 each._unsent = unsent
-                del cls._waiting[each]
-                cls._waiting[each] = loop.time()
+                del cls._idle_since[each]
+                cls._idle_since[each] = loop.time()
 
     def _drop(self) -> None:
-        self._waiting.pop(self, None)
+        self._idle_since.pop(self, None)
         unsent = self.transport.get_write_buffer_size()
         if self._head and self._in_head and not unsent and not self.transport.is_closing():
             self.send_400_response("expected the rest of the head sooner")
@@ -110,7 +101,7 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self._head += len(data)
         super().data_received(data)
-        if self._in_head and self._head > MOST_HEAD_BYTES and not self.transport.is_closing():
+        if self._in_head and self._head > MAX_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response(_TOO_LONG)
 
     def on_message_begin(self) -> None:
@@ -123,12 +114,12 @@ class Protocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_headers_complete(self) -> None:
-        if self._head > MOST_HEAD_BYTES:  # it may have come together with some of the body
+        if self._head > MAX_HEAD_BYTES:  # which may include a part of the body
             size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-            if size > MOST_HEAD_BYTES:
+            if size > MAX_HEAD_BYTES:
                 raise ValueError(_TOO_LONG)  # which the parser turns into a 400
         self._head, self._in_head = 0, False
-        self._waiting.pop(self, None)
+        self._idle_since.pop(self, None)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -142,8 +133,8 @@ class Protocol(HttpToolsProtocol):
             self._wait()
 
     def shutdown(self) -> None:
-        """Called when the server is told to stop, before it waits for its requests to end."""
-        Protocol.when_stopping()
+        """Called when the server begins to stop, before it waits for its requests to end."""
+        Protocol.on_shutdown()
         super().shutdown()
 
     def send_400_response(self, msg: str) -> None:

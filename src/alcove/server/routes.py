@@ -231,7 +231,7 @@ def endpoints(
     for each streaming operation, by its name. `restarts`: whether the services raise before any effect if
     they would block, so that an operation can be tried on the event loop, or in a thread that must not wait.
     """
-    found = []
+    served = []
     for operation in operations(table):
         if operation.stream_type:
             handler = getattr(streams, operation.name)
@@ -239,8 +239,8 @@ def endpoints(
             stream_handler = getattr(streams, operation.name) if operation.can_stream else None
             service = services[operation.service]
             handler = _make_handler(operation, service, reads, changes, stream_handler, restarts=restarts)
-        found.append(Endpoint(operation, handler))
-    return found
+        served.append(Endpoint(operation, handler))
+    return served
 
 
 def _make_handler(

@@ -1,4 +1,4 @@
-"""Runs the service: a store, its edge, and as many worker processes as were asked for."""
+"""Runs the service: opens the store, builds the application and starts the worker processes."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from alcove.search.sources import vector_index_for
 from alcove.server import logs, worker_processes
 from alcove.server.application import METHODS, Application
 from alcove.server.authentication import LOOPBACK, make_authenticator
-from alcove.server.chat import ChatEdge
+from alcove.server.chat import ChatHandlers
 from alcove.server.config import ServeConfig
 from alcove.server.jwt_tokens import SAFE_SECRET_BYTES
 from alcove.server.limits import ThreadPool
-from alcove.server.mcp import McpEdge
+from alcove.server.mcp import McpHandlers
 from alcove.server.openapi import pages
 from alcove.server.panel import COOKIE_KEY, Panel, SessionCookies
 from alcove.server.protocol import Protocol
@@ -59,19 +59,20 @@ from alcove.server.routes import Request, endpoints
 from alcove.server.streams import Streams, Tail
 
 log = logging.getLogger("alcove.http")
-_HANDED_OVER = "ALCOVE_HANDED_OVER"
+_CONFIG_VARIABLE = "ALCOVE_HANDED_OVER"
+"""The variable that hands the configuration to worker processes."""
 _WAITING_TURNS = 64
-"""Threads for turns besides those that may call the LLM: their turns wait for others or for tools."""
-_TURN_SECONDS = 0.0005
-"""After which a thread that computes gives way, to the event loop, too; a tenth of what Python gives it."""
+"""Threads for turns that wait for others or for tools, besides those that may call the LLM."""
+_SWITCH_SECONDS = 0.0005
+"""How long a computing thread keeps the event loop waiting; a tenth of Python's default."""
 
 
 def serve(config: ServeConfig) -> None:
-    """Serves until it is told to stop: requests under way finish first, a second signal stops at once."""
+    """Serves until a signal: requests in progress finish first; a second signal stops at once."""
     check(config)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there are workers that can reload
     logs.configure(config.log_level, config.log_file)
-    os.environ[_HANDED_OVER] = msgspec.json.encode(config, enc_hook=dict).decode()
+    os.environ[_CONFIG_VARIABLE] = msgspec.json.encode(config, enc_hook=dict).decode()
     server = uvicorn.Config(
         "alcove.server.startup:worker",
         factory=True,
@@ -81,26 +82,26 @@ def serve(config: ServeConfig) -> None:
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # nothing goes by what a proxy says of its client
+        proxy_headers=False,  # nothing depends on what a proxy says of its client
         timeout_graceful_shutdown=int(config.request_seconds) + 1,
         loop="auto",  # uvloop, except on Windows, which has none
         http=Protocol,
         ws="none",
     )
     _warn(config)
-    _try(config)
+    _try_opening(config)
     if sys.stderr.isatty():
-        sys.stderr.write(_welcome(config))
-    os.environ.pop(worker_processes.FOLDER, None)  # another service's counts are not ours
+        sys.stderr.write(_welcome_text(config))
+    os.environ.pop(worker_processes.FOLDER, None)  # it may hold the metrics of another service
     if config.workers == 1:
-        worker_processes.SingleProcess(server).run(worker_processes.listening(server))
+        worker_processes.SingleProcess(server).run(worker_processes.bind_sockets(server))
     else:
         with worker_processes.shared_folder() as counts:
             worker_processes.Workers(server, counts, reopen=lambda: logs.write_to(config.log_file)).run()
 
 
-def _welcome(config: ServeConfig) -> str:
-    """Where everything is, for who looks at a terminal."""
+def _welcome_text(config: ServeConfig) -> str:
+    """The addresses of panel, docs and store, shown in a terminal."""
     base = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{config.port}"
     file = os.environ.get("ALCOVE_KEY_FILE") or f"{locate_store(config.at)[1]}.key"
     key = "ALCOVE_KEY" if os.environ.get("ALCOVE_KEY") else file
@@ -108,7 +109,7 @@ def _welcome(config: ServeConfig) -> str:
 
 
 def work(config: ServeConfig) -> None:
-    """Does what goes on beside the calls, and takes none, until it is told to stop."""
+    """Runs a store's background work without serving requests, until a signal."""
     logs.configure(config.log_level, config.log_file)
     heap.configure_malloc()
     stopping = threading.Event()
@@ -120,8 +121,8 @@ def work(config: ServeConfig) -> None:
     while not stopping.wait(1):
         if specs:
             specs.reload()
-            agents.check()  # knowledge follows the specs
-        with suppress(AlcoveError):  # a database that is away is asked again
+            agents.check()  # which syncs the knowledge of the specs
+        with suppress(AlcoveError):  # the next round tries again if the database is away
             agents.sessions.schedule_changed()
     agents.close()
     store.close()
@@ -129,10 +130,10 @@ def work(config: ServeConfig) -> None:
 
 
 def worker() -> ASGIApp:
-    """One worker process's application, configured as its parent was."""
+    """The application of one worker process, with the configuration of its parent."""
     heap.configure_malloc()
-    sys.setswitchinterval(_TURN_SECONDS)
-    config = msgspec.json.decode(os.environ[_HANDED_OVER], type=ServeConfig)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    config = msgspec.json.decode(os.environ[_CONFIG_VARIABLE], type=ServeConfig)
     try:
         application = build(config)
     except Exception as error:
@@ -146,7 +147,7 @@ def worker() -> ASGIApp:
 
 def build(config: ServeConfig) -> ASGIApp:
     """The application over the store that the configuration names."""
-    from alcove.server import monitoring  # noqa: PLC0415  not before the folder is there
+    from alcove.server import monitoring  # noqa: PLC0415  once `FOLDER` is set
 
     logs.configure(config.log_level, config.log_file)
     metrics = monitoring.Metrics()
@@ -167,18 +168,19 @@ def build(config: ServeConfig) -> ASGIApp:
     tracing = import_module("alcove.server.tracing").Tracing() if config.tracing else None
 
     def denied(request: Request) -> None:
-        """Tells the audit log who called without the role; the policy tells it of its own denials."""
+        """Records a call that lacked the role in the audit log; the policy records its own denials."""
         if request.user and request.route.startswith("/v1/admin"):
-            with suppress(AlcoveError):  # a store that cannot take it now has still refused them
+            with suppress(AlcoveError):  # the call was refused, even if the store cannot record it now
                 memories.audit.count_denial(request.principal, f"{request.method} {request.route}")
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
-        beside = [metrics.keep_sampling()]
-        beside += [worker_processes.stop_with_parent()] if config.workers > 1 else []
-        beside += [_follow(specs)] if specs else []
-        tasks = [asyncio.create_task(each) for each in beside]
-        worker_processes.when_hung_up(partial(_reload, config, specs, store))
+        tasks = [asyncio.create_task(metrics.keep_sampling())]
+        if config.workers > 1:
+            tasks.append(asyncio.create_task(worker_processes.stop_with_parent()))
+        if specs:
+            tasks.append(asyncio.create_task(_watch_specs(specs)))
+        worker_processes.on_hangup(partial(_reload, config, specs, store))
         yield
         for each in tasks:
             each.cancel()
@@ -199,7 +201,7 @@ def build(config: ServeConfig) -> ASGIApp:
         **services_by_class(agents, agents.sessions, agents.knowledge, agents.chats),
     }
     streams = Streams(services, memories, agents, reads, changes, tail)
-    chat = ChatEdge(agents, agents.chats, turns)
+    chat = ChatHandlers(agents, agents.chats, turns)
     serve = partial(endpoints, services=services, reads=reads, changes=changes, streams=streams)
     described = [
         *serve(MemoryOperations, restarts=True),
@@ -214,16 +216,16 @@ def build(config: ServeConfig) -> ASGIApp:
     ]
     undescribed = [
         *pages(described, __version__),
-        *McpEdge(services, agents, reads, changes, tail).endpoints(),
+        *McpHandlers(services, agents, reads, changes, tail).endpoints(),
         *Panel(authenticate, config.auth, cookies).endpoints(),
     ]
-    at_once = worker_processes.requests_at_once(config.most_in_flight)
-    Protocol.head_seconds, Protocol.most_waiting = config.head_seconds, max(100, at_once)
-    Protocol.when_stopping = tail.stop
+    max_requests = worker_processes.limit_requests(config.most_in_flight)
+    Protocol.head_seconds, Protocol.max_idle = config.head_seconds, max(100, max_requests)
+    Protocol.on_shutdown = tail.stop
     application = Application(
         [*described, *undescribed],
         authenticate,
-        replace(config, most_in_flight=at_once),
+        replace(config, most_in_flight=max_requests),
         access,
         reads,
         lifespan=lifespan,
@@ -236,7 +238,7 @@ def build(config: ServeConfig) -> ASGIApp:
     metrics.requests, metrics.index = lambda: application.pending_count, memories.searcher.index_lag
     if config.cors_origins is None:
         return application
-    return CORSMiddleware(  # no cookies: whoever calls sends a token or a key
+    return CORSMiddleware(  # no cookies: callers send a token or an API key
         application,
         allow_origins=[each.strip() for each in config.cors_origins.split(",")],
         allow_methods=sorted(METHODS),
@@ -245,8 +247,8 @@ def build(config: ServeConfig) -> ASGIApp:
     )
 
 
-def _try(config: ServeConfig) -> None:
-    """Reads and opens all that a worker will, so that what is wrong is told of once and starts none."""
+def _try_opening(config: ServeConfig) -> None:
+    """Reads and opens all that workers will, so that a mistake is reported once and starts no worker."""
     specs = _specs(config)
     for warning in specs.current().warnings if specs else ():
         log.warning("agent specs: %s", warning)
@@ -255,32 +257,32 @@ def _try(config: ServeConfig) -> None:
 
 
 def _specs(config: ServeConfig) -> WatchedSpecs | None:
-    """The specs, at whose files no request looks."""
+    """The specs; requests never check their files."""
     path = Path(config.agents) if config.agents else None
     return WatchedSpecs(path, max_depth=config.max_depth, interval=math.inf) if path else None
 
 
 def _reload(config: ServeConfig, specs: WatchedSpecs | None, store: Alcove) -> None:
-    """Reads log file, specs and policies anew; what does not load leaves the last good one in force."""
+    """Reopens the log file and reloads specs and policies; invalid ones leave the last valid ones active."""
     try:
         logs.write_to(config.log_file)
         if specs:
             specs.reload()
         store.reload_policy()
     except (AlcoveError, OSError) as error:
-        log.error("not reloaded, the last good one stays in force: %s", error)
+        log.error("not reloaded, the last valid version stays active: %s", error)
     else:
         log.info("reloaded")
 
 
-async def _follow(specs: WatchedSpecs) -> None:
-    """Looks at the files of specs every second, in a thread: many take seconds to load."""
+async def _watch_specs(specs: WatchedSpecs) -> None:
+    """Checks the files of specs every second, in a thread, because many take seconds to load."""
     while True:
         await asyncio.sleep(1)
         try:
             await asyncio.to_thread(specs.reload)
         except Exception:
-            log.exception("the agent specs were not looked at")
+            log.exception("the agent specs could not be checked")
 
 
 def _store(config: ServeConfig, observer: Observer | None = None) -> Alcove:
@@ -302,20 +304,22 @@ def _has_short_secret(config: ServeConfig) -> bool:
 
 
 def _warn(config: ServeConfig) -> None:
-    """Says once what is allowed and should not stay like that."""
+    """Logs a warning for each setting that is allowed but unsafe."""
     if not config.auth.startswith("jwt"):
         return
     if _has_short_secret(config):
-        log.warning("jwt-secret: it has fewer than %d bytes and may be guessed", SAFE_SECRET_BYTES)
+        log.warning(
+            "jwt-secret: it has fewer than %d bytes and may be guessed: use a longer one", SAFE_SECRET_BYTES
+        )
     if config.jwt_audience is None:
         log.warning(
             "jwt-audience is not set, so tokens that were issued for other services are accepted here: "
-            "set --jwt-audience (ALCOVE_JWT_AUDIENCE) to the `aud` of tokens that are meant for this one"
+            "set --jwt-audience (ALCOVE_JWT_AUDIENCE) to the `aud` of tokens for this service"
         )
 
 
 def check(config: ServeConfig) -> None:
-    """Refuses what would be served to the wrong people, before anything is opened."""
+    """Raises for a configuration that is invalid or unsafe, before anything is opened."""
     if config.auth == "noop" and config.host not in LOOPBACK and not config.insecure:
         expected = f"jwt or apikey to serve on {config.host}, where noop makes everybody an admin"
         raise InvalidRequest("auth", f"{expected} (--insecure serves it all the same)")

@@ -1,4 +1,4 @@
-"""What has no end that can be known beforehand: events as they happen, exports, imports, backups."""
+"""Streams: events as they happen, exports, imports and backups."""
 
 from __future__ import annotations
 
@@ -28,81 +28,77 @@ from alcove.store.memories import Memories
 from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
 
 HEARTBEAT_SECONDS = 15.0
-ASK_AGAIN_SECONDS = 2.0
-"""How long something open goes on before it is asked again whether it may."""
+ACCESS_CHECK_SECONDS = 2.0
+"""How often access is checked again while a request stays open."""
 _POLL_SECONDS = 0.05
-_UNHEARD_SECONDS = 2.0
-"""After which the end of the log is asked for where nobody told of a write."""
+_MAX_AGE_SECONDS = 2.0
+"""How old the known end of the log may be if the store notifies of writes, in case a notification is lost."""
 PART_BYTES = 64 * 1024
 """What a connection takes without waiting for its reader."""
 _PAGE = 100
 _BACKUP_PIECE_BYTES = 256 * 1024
 T = TypeVar("T")
 Page = tuple[EventPage, list[bytes]]
-"""A page without its events, and what is sent of those."""
+"""A page without its events, and the encoded events."""
 _encode = msgspec.json.Encoder().encode
 
 
 class Stream(Struct):
-    """An answer that is sent piece by piece, as long as it is allowed."""
+    """An answer that is sent piece by piece, as long as its caller has access."""
 
     pieces: AsyncIterator[bytes]
     media_type: bytes
     last_words: bytes | None = None
-    """What is sent, around the error, before an answer ends that is no longer allowed; None breaks it off."""
+    """A template for the error that ends the answer if access is withdrawn; None breaks the answer off."""
     status: int = 200
     headers: Sequence[tuple[bytes, bytes]] = ((b"cache-control", b"no-store"),)
     waits: bool = True
-    """Whether it may have nothing to send for a long time, and ends all the same when it is not allowed."""
+    """Whether it may have nothing to send for long, so that access must be checked while it waits."""
 
 
 class Tail:
-    """The end of the log, as every reader in this process waits for it to move.
+    """The end of the log, which is read once for all readers in this process.
 
-    It is asked for, because another process may have written, once for all readers. Where a store tells of
-    writes, it is asked for after each, and otherwise only in case one was not heard of.
+    Another process may write, too. So it is read after each notification of the store, or again and again if
+    the store sends none.
     """
 
-    def __init__(
-        self, last: Callable[[], int], when_told: Callable[[Callable[[], None]], bool] = lambda _: False
-    ) -> None:
-        self._last = last
+    def __init__(self, read_end: Callable[[], int], on_commit: Callable[[Callable[[], None]], bool]) -> None:
+        """`on_commit` calls a function after each commit; it returns False if the store cannot do that."""
+        self._read_end = read_end
         self._end = 0
-        self._asked = 0.0
-        self._waiting = 0
-        self._holds = _UNHEARD_SECONDS if when_told(self._told) else _POLL_SECONDS
+        self._read_at = 0.0
+        self._waiting_count = 0
+        self._max_age_seconds = _MAX_AGE_SECONDS if on_commit(self._notify) else _POLL_SECONDS
         self.stopping = False
 
     def stop(self) -> None:
-        """Ends every stream, so that a server that is told to stop can."""
+        """Ends every stream, so that the server can stop."""
         self.stopping = True
 
     def end(self) -> int:
-        """The highest sequence number, as it was a moment ago at most."""
+        """The highest sequence number, at most a moment old."""
         now = time.monotonic()
-        if now - self._asked >= self._holds:
-            self._asked = now  # first: what is told of meanwhile is asked for again
-            self._end = max(self._end, self._last())
+        if now - self._read_at >= self._max_age_seconds:
+            self._read_at = now  # before reading: a notification during the read causes another one
+            self._end = max(self._end, self._read_end())
         return self._end
 
-    def _told(self) -> None:
-        """On the thread that listens, for those who wait: an event loop has no time to ask."""
-        self._asked = 0.0
-        if self._waiting:
-            self._end, self._asked = max(self._end, self._last()), time.monotonic()
+    def _notify(self) -> None:
+        """Reads the end on the thread that listens to the store, to spare the event loop."""
+        self._read_at = 0.0
+        if self._waiting_count:
+            self._end, self._read_at = max(self._end, self._read_end()), time.monotonic()
 
-    async def beyond(self, position: int, seconds: float) -> bool:
-        """Waits until the log goes beyond a position; False where it did not within that time."""
+    async def wait_beyond(self, position: int, seconds: float) -> None:
+        """Waits until the log goes beyond a position, the time is over, or the server stops."""
         deadline = time.monotonic() + seconds
-        self._waiting += 1
+        self._waiting_count += 1
         try:
-            while not self.stopping and time.monotonic() < deadline:
-                if self.end() > position:
-                    return True
+            while not self.stopping and time.monotonic() < deadline and self.end() <= position:
                 await asyncio.sleep(_POLL_SECONDS)
-            return False
         finally:
-            self._waiting -= 1
+            self._waiting_count -= 1
 
 
 class _ImportQuery(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -111,7 +107,7 @@ class _ImportQuery(Struct, forbid_unknown_fields=True, kw_only=True):
 
 @dataclass
 class Streams:
-    """Answers and bodies that come in pieces: a handler for each operation that streams, by its name."""
+    """Handlers of the operations that stream, by their names."""
 
     services: Mapping[str, Any]
     memories: Memories
@@ -121,7 +117,7 @@ class Streams:
     tail: Tail
 
     def endpoints(self) -> list[Endpoint]:
-        """What streams and stands in no table."""
+        """Streaming endpoints that are in no table of operations."""
         return [
             Endpoint(
                 Operation(None, "POST /v1/memories/import", "Import lines of an export",
@@ -142,67 +138,70 @@ class Streams:
         return await self._follow(request, lambda: request.principal, namespace, request.parameters.kinds)
 
     async def watch_room(self, request: Request) -> Struct:
-        where = request.path["agent"], request.path["kind"], request.parameters.instance
-        room = partial(self.agents.scratch_room, request.principal, *where)
+        path, instance = request.path, request.parameters.instance
+        room = partial(self.agents.scratch_room, request.principal, path["agent"], path["kind"], instance)
         namespace = (await self.changes(room)).namespace
         return await self._follow(request, lambda: room().principal, namespace, None)
 
     async def _follow(
         self,
         request: Request,
-        who: Callable[[], Principal],
+        current_principal: Callable[[], Principal],
         namespace: Namespace,
         kinds: Sequence[EventKind] | None,
     ) -> Struct:
-        """The events of a namespace from where the caller left off; `who` says each time who may see them."""
-        resumed = request.headers.get(b"last-event-id")
-        seen = self.tail.end()
-        after = self.memories.timeline.end() if resumed is None else resumed.decode("latin-1")
+        """Streams the events of a namespace, from where the caller left off.
+
+        `current_principal` returns the reader; each page is read with the access that it has at that time.
+        """
+        last_id = request.headers.get(b"last-event-id")
+        end = self.tail.end()
+        after = self.memories.timeline.end() if last_id is None else last_id.decode("latin-1")
 
         def read(position: str) -> Page:
             page = self.memories.timeline.event_page(
-                who(),
+                current_principal(),
                 namespace,
                 kinds=kinds,
                 after_cursor=position,
                 limit=_PAGE,
                 max_bytes=cursor.STREAM_CHUNK_BYTES,
             )
-            return msgspec.structs.replace(page, events=[]), [*gathered(map(_told, page.events))]
+            return msgspec.structs.replace(page, events=[]), [*join_small(map(_encode_event, page.events))]
 
-        request.view = self.memories.access.view(who, namespace)
+        request.view = self.memories.access.view(current_principal, namespace)
         first = await self.reads.run(partial(read, after))  # refused here, with a status
-        events = self._events(read, after, first, seen)
+        events = self._events(read, after, first, end)
         return Stream(events, EVENTS.encode(), b": ended %s\n\n")
 
     async def _events(
-        self, read: Callable[[str], Page], after: str, found: Page, seen: int
+        self, read: Callable[[str], Page], after: str, first: Page, end: int
     ) -> AsyncIterator[bytes]:
-        """Pages of events; `seen` is how far the log went before the page was read, if it has an end."""
-        page, pieces = found
-        yield b"retry: 1000\nid: %s\n\n" % after.encode()  # who is cut off before an event resumes here
+        """Encoded events; `end` is the end of the log before the first page was read."""
+        page, pieces = first
+        yield b"retry: 1000\nid: %s\n\n" % after.encode()  # clients resume here if cut off before an event
         if page.truncated_before:
             yield b"event: truncated\ndata: %s\n\n" % _encode({"truncated_before": page.truncated_before})
-        heard = time.monotonic()
+        last_sent = time.monotonic()
         while not self.tail.stopping:
             for piece in pieces:
                 yield piece
-                heard = time.monotonic()
+                last_sent = time.monotonic()
             position = cursor.decode(page.after_cursor)
             if not page.more:
-                position = max(position, seen)  # what came before it was not for this reader
-                await self.tail.beyond(position, heard + HEARTBEAT_SECONDS - time.monotonic())
-            if time.monotonic() - heard >= HEARTBEAT_SECONDS:
+                position = max(position, end)  # earlier events are not for this reader
+                await self.tail.wait_beyond(position, last_sent + HEARTBEAT_SECONDS - time.monotonic())
+            if time.monotonic() - last_sent >= HEARTBEAT_SECONDS:
                 yield b": still here\n\n"
-                heard = time.monotonic()
-            seen = self.tail.end()
+                last_sent = time.monotonic()
+            end = self.tail.end()
             page, pieces = await self.reads.run(partial(read, cursor.encode(position)))
 
     async def export_memories(self, request: Request) -> Struct:
-        request.reserve_bytes(MOST_BYTES)  # of what is read and not yet taken
+        request.reserve_bytes(MOST_BYTES)  # read ahead of the client
         namespace, principal = Namespace.checked(request.parameters.ns, "ns"), request.principal
         view = request.view = self.memories.access.view(lambda: request.principal, namespace)
-        # Who reads by a role waits for the audit log now and then: not in a thread that readers need.
+        # Reads by a role sometimes wait for the audit log, which must not block the threads of readers.
         threads = self.changes if principal.has_role else self.reads
         return self._lines(self.memories.reader.scan_view(principal, namespace, view), threads)
 
@@ -211,20 +210,20 @@ class Streams:
         return self._lines(await self.changes(export), self.reads)
 
     async def backup(self, request: Request) -> Struct:
-        folder = tempfile.TemporaryDirectory(prefix="alcove-backup-")  # gone when the last lets go of it
-        backups, to = self.services["BackupWriter"], Path(folder.name) / "backup.db"
-        await self.reads(lambda: [*backups.write(request.principal, to)])
+        folder = tempfile.TemporaryDirectory(prefix="alcove-backup-")  # deleted with its last reference
+        writer, path = self.services["BackupWriter"], Path(folder.name) / "backup.db"
+        await self.reads(lambda: [*writer.write(request.principal, path)])
 
         async def pieces() -> AsyncIterator[bytes]:
-            with folder, to.open("rb") as file:
+            with folder, path.open("rb") as file:
                 while piece := await self.reads(partial(file.read, _BACKUP_PIECE_BYTES)):
                     yield piece
 
         return Stream(pieces(), b"application/octet-stream")
 
-    def _lines(self, found: Iterator[Struct], threads: ThreadPool) -> Stream:
-        """Records as lines of JSON, read and written out in threads, no more than a piece at a time."""
-        lines = gathered(encode_answer(each) + b"\n" for each in found)
+    def _lines(self, records: Iterator[Struct], threads: ThreadPool) -> Stream:
+        """Records as lines of JSON, read and encoded in threads, at most a piece ahead."""
+        lines = join_small(encode_answer(each) + b"\n" for each in records)
 
         async def pieces() -> AsyncIterator[bytes]:
             while piece := await threads(lambda: next(lines, None)):
@@ -234,89 +233,89 @@ class Streams:
 
     async def import_memories(self, request: Request) -> Struct:
         importer = Importer(self.memories, lambda: request.principal)
-        lines, room = importer.lines, MOST_BYTES
-        request.reserve_bytes(room)
+        lines, reserved_bytes = importer.lines, MOST_BYTES
+        request.reserve_bytes(reserved_bytes)
         try:
             async for piece in while_allowed(request.pieces, request):
-                if lines.begun > room:
-                    room = lines.most
-                    request.reserve_bytes(room)
+                if lines.begun > reserved_bytes:
+                    reserved_bytes = lines.most
+                    request.reserve_bytes(reserved_bytes)
                 for bundle in lines.bundles(piece):
-                    await self._take(importer, bundle, request)
-            await self._take(importer, lines.rest(), request)
+                    await self._import(importer, bundle, request)
+            await self._import(importer, lines.rest(), request)
         except AlcoveError as error:
             error.details |= importer.report.counts
             raise
         return importer.report
 
-    async def _take(self, importer: Importer, bundle: Sequence[bytes], request: Request) -> None:
+    async def _import(self, importer: Importer, bundle: Sequence[bytes], request: Request) -> None:
         await self.changes(partial(importer.take, bundle))
         if request.parameters.wait_for_index == "true":
-            await allowed(self.reads.run(importer.wait_for_index), request)
+            await run_allowed(self.reads.run(importer.wait_for_index), request)
 
 
-async def send_body(pieces: AsyncIterator[bytes], receive: Any, send: Any, in_time: TimeLimit) -> None:
+async def send_body(pieces: AsyncIterator[bytes], receive: Any, send: Any, limit_time: TimeLimit) -> None:
     """Sends every piece, unless the client goes away.
 
-    A reader that does not take a part of one `in_time` is cut off and may resume. Nothing is read ahead for
-    it, and a piece is let go of once all but its last part was taken.
+    A client that takes too long for a part of a piece is cut off and may resume. Nothing is read ahead for
+    it, and a piece is freed once all but its last part was taken.
     """
-    gone = asyncio.ensure_future(_disconnected(receive))
+    disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
     try:
         async for piece in pieces:
-            for at in range(0, len(piece), PART_BYTES):
-                part = piece[at : at + PART_BYTES]
-                await in_time(send({"type": "http.response.body", "body": part, "more_body": True}))
-                if gone.done():
+            for start in range(0, len(piece), PART_BYTES):
+                part = piece[start : start + PART_BYTES]
+                await limit_time(send({"type": "http.response.body", "body": part, "more_body": True}))
+                if disconnected.done():
                     return
-        await in_time(send({"type": "http.response.body", "body": b""}))
+        await limit_time(send({"type": "http.response.body", "body": b""}))
     finally:
-        gone.cancel()
+        disconnected.cancel()
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
-async def allowed(work: Awaitable[T], request: Request) -> T:
-    """What the work gives; whether the request is still allowed is asked every few seconds."""
-    coming = asyncio.ensure_future(work)
+async def run_allowed(work: Awaitable[T], request: Request) -> T:
+    """Awaits the work; checks every few seconds, and at the end, that the caller still has access."""
+    task = asyncio.ensure_future(work)
     try:
-        while not coming.done():
-            await asyncio.wait((coming,), timeout=ASK_AGAIN_SECONDS)
+        while not task.done():
+            await asyncio.wait((task,), timeout=ACCESS_CHECK_SECONDS)
             await request.check_access()
-        return await coming
+        return await task
     finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 async def while_allowed(pieces: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
-    """The same pieces; whether the request is still allowed is asked before each, and every few seconds."""
+    """The same pieces; checks access before each of them, and every few seconds while none comes."""
     try:
-        while (piece := await allowed(anext(pieces, None), request)) is not None:
+        while (piece := await run_allowed(anext(pieces, None), request)) is not None:
             yield piece
     finally:
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
 async def while_allowed_by_clock(pieces: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
-    """The same for what always has something to send: it is asked every few seconds, and costs no task."""
-    asked = time.monotonic()
+    """The same for pieces that come quickly: checks access every few seconds only, and needs no tasks."""
+    checked_at = time.monotonic()
     try:
         async for piece in pieces:
-            if time.monotonic() - asked >= ASK_AGAIN_SECONDS:
+            if time.monotonic() - checked_at >= ACCESS_CHECK_SECONDS:
                 await request.check_access()
-                asked = time.monotonic()
+                checked_at = time.monotonic()
             yield piece
     finally:
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
-async def _disconnected(receive: Any) -> None:
+async def _wait_for_disconnect(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-def gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Small parts together and large ones alone: what a reader does not take is held for as long."""
+def join_small(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Joins small parts into pieces of some size; a piece stays in memory until its reader takes it."""
     piece = bytearray()
     for part in parts:
         piece += part
@@ -327,5 +326,5 @@ def gathered(parts: Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(piece)
 
 
-def _told(event: Event) -> bytes:
+def _encode_event(event: Event) -> bytes:
     return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event))

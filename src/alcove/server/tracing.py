@@ -1,6 +1,6 @@
-"""A span for each request, sent over OTLP; imported only where `--tracing` asks for it.
+"""A span for each request, sent over OTLP; imported only with `--tracing`.
 
-Where spans go, how many are kept and what the service is called is said by OpenTelemetry's own variables
+OpenTelemetry's own variables set the collector, the sampling and the name of the service
 (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`, `OTEL_SERVICE_NAME`).
 """
 
@@ -25,18 +25,18 @@ _LAST_SECONDS = 2.0
 
 
 class Tracing:
-    """Tells a collector of each request: method, declared path and status, never a query or a content."""
+    """Sends a span for each request: method, declared path and status, never a query or a content."""
 
     def __init__(self) -> None:
-        named = Resource({"service.name": "alcove"}).merge(OTELResourceDetector().detect())
-        self._provider = TracerProvider(resource=named, shutdown_on_exit=False)
+        resource = Resource({"service.name": "alcove"}).merge(OTELResourceDetector().detect())
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._exporter = OTLPSpanExporter()
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
         self._tracer = self._provider.get_tracer("alcove.http")
-        self._continued = TraceContextTextMapPropagator()
+        self._propagator = TraceContextTextMapPropagator()
 
     def __call__(self, request: Request) -> None:
-        """Tells of a request whose answer is ready, as a span that began with the request."""
+        """Records a request whose answer is ready, as a span that began with the request."""
         method, name = request.method, request.method
         if method not in METHODS:
             method, name = "_OTHER", "HTTP"
@@ -47,8 +47,8 @@ class Tracing:
         attributes["http.response.status_code"] = request.status
         if failed := request.status >= 500:
             attributes["error.type"] = str(request.status)
-        given = {name: request.headers.get(name.encode(), b"").decode("latin-1") for name in _HEADERS}
-        caller = self._continued.extract(given, Context())  # a header that is no trace begins a new one
+        carrier = {name: request.headers.get(name.encode(), b"").decode("latin-1") for name in _HEADERS}
+        caller = self._propagator.extract(carrier, Context())  # a header that is no trace begins a new one
         now = time.time_ns()
         span = self._tracer.start_span(
             name,
@@ -62,8 +62,8 @@ class Tracing:
         span.end(now)
 
     def close(self) -> None:
-        """Sends what was not sent yet; a collector that is not there holds the end up no longer than this."""
-        enough = threading.Timer(_LAST_SECONDS, self._exporter.shutdown)
-        enough.start()
+        """Sends the last spans; waits at most two seconds for a collector that does not answer."""
+        timer = threading.Timer(_LAST_SECONDS, self._exporter.shutdown)
+        timer.start()
         self._provider.shutdown()
-        enough.cancel()
+        timer.cancel()

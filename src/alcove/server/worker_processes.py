@@ -27,45 +27,46 @@ from alcove.core.errors import AlcoveError
 
 log = logging.getLogger("alcove.http")
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""What prometheus-client calls the folder of counts: it looks at no other place."""
+"""The variable in which prometheus-client looks for the folder of metrics."""
 _MEMORY = "/dev/shm"  # noqa: S108  a fresh folder of our own is made in it
-ACCEPTED_AT_ONCE = 16
-_MOST_FILES = 65536
+ACCEPTS_PER_ROUND = 16
+_MAX_FILES = 65536
 _OWN_FILES = 128
-"""Files of the store, the log and the counts."""
-_BETWEEN_STARTS = 5.0
-"""Seconds until a worker that could not start is tried again."""
+"""Open files of the store, the log and the metrics."""
+_RESTART_SECONDS = 5.0
+"""Seconds until a worker that could not start is started again."""
 
 
-def listening(config: uvicorn.Config) -> list[socket.socket]:
-    """One bound socket, as many times as connections should be taken in one round of the event loop.
+def bind_sockets(config: uvicorn.Config) -> list[socket.socket]:
+    """Duplicates of one bound socket, one for each connection to accept in a round of the event loop.
 
-    libuv takes one connection a round from each socket it listens on, and a round under load lasts many
-    requests: sixty-four clients that come at once would wait half a second for the last of them.
+    libuv accepts one connection per round and socket, and under load a round lasts many requests: the last of
+    sixty-four simultaneous clients would wait half a second.
     """
     bound = config.bind_socket()
-    return [bound, *(bound.dup() for _ in range(ACCEPTED_AT_ONCE - 1))]
+    return [bound, *(bound.dup() for _ in range(ACCEPTS_PER_ROUND - 1))]
 
 
-def requests_at_once(wanted: int) -> int:
-    """How many requests this process can serve at once, of so many: as open files allow.
+def limit_requests(max_requests: int) -> int:
+    """Lowers a number of simultaneous requests to what the limit of open files allows.
 
-    Each is a connection, beside as many streams and as many that wait; it first raises the limit of files.
+    There may be as many streams and idle connections as requests. First raises the limit as far as possible.
     """
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    raised = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
+    raised = _MAX_FILES if most == resource.RLIM_INFINITY else min(most, _MAX_FILES)
     if files < raised:
         resource.setrlimit(resource.RLIMIT_NOFILE, (raised, most))
     possible = (max(files, raised) - _OWN_FILES) // 3
-    if possible < wanted:
+    if possible < max_requests:
         log.warning("at most %d requests at once: raise the limit of open files (ulimit -n)", possible)
-    return max(1, min(wanted, possible))
+    return max(1, min(max_requests, possible))
 
 
 async def stop_with_parent() -> None:
-    """Stops this worker when its parent is gone, however that came about: nobody serves unattended.
+    """Stops this worker when its parent has died, for whatever reason.
 
-    One that died while this worker was starting is no longer its parent, but is still who started it.
+    If that died while this worker was starting, another process is the parent now; so this compares with the
+    process that started it.
     """
     starter = multiprocessing.parent_process()
     parent = starter.pid if starter else os.getppid()
@@ -74,17 +75,17 @@ async def stop_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def when_hung_up(call: Callable[[], None]) -> None:
-    """Calls at SIGHUP, in a thread, so that no request waits for it."""
+def on_hangup(call: Callable[[], None]) -> None:
+    """Calls a function at each SIGHUP, in a thread, so that no request waits for it."""
     signal.signal(signal.SIGHUP, lambda *_: threading.Thread(target=call, name="reload").start())
 
 
 @contextmanager
 def shared_folder() -> Iterator[Path]:
-    """A new folder in which workers keep their counts, so that any of them can answer for all.
+    """A new folder in which workers keep their metrics, so that each can report those of all.
 
-    The environment of every process that is started meanwhile names it. It lies in memory where a folder
-    can: counts are written through a mapping, and on a full disk that would end a worker rather than fail.
+    The environment of all processes that start in the block names it. It is in memory if possible: metrics
+    are mapped files, and on a full disk writing to one would kill the worker.
     """
     memory = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None
     with tempfile.TemporaryDirectory(prefix="alcove-", dir=memory, ignore_cleanup_errors=True) as folder:
@@ -107,12 +108,12 @@ class SingleProcess(uvicorn.Server):
 class Workers(Multiprocess):
     """Workers that share the listening sockets; one that dies is replaced.
 
-    Where none can start, all of it ends. Where others serve, one that cannot (specs or policies were broken
-    since) is tried again every few seconds.
+    If no worker can start, the service ends. If others serve, a worker that cannot start (because specs or
+    policies have become invalid) is started again every few seconds.
     """
 
     def __init__(self, config: uvicorn.Config, counts: Path, *, reopen: Callable[[], None]) -> None:
-        super().__init__(config, sockets=listening(config))
+        super().__init__(config, sockets=bind_sockets(config))
         self._stopping = False
         self._counts = counts
         self._reopen = reopen
@@ -128,15 +129,15 @@ class Workers(Multiprocess):
             raise AlcoveError("no worker could start; the log says why")
 
     def handle_hup(self) -> None:
-        """Opens this process's log anew, and has every worker reload; one that starts once it is ready."""
-        with suppress(OSError):  # the workers say so, too
+        """Reopens the log of this process and lets all workers reload, each as soon as it is ready."""
+        with suppress(OSError):  # the workers log it, too
             self._reopen()
         self._to_reload = {each.pid for each in self.processes if each.pid}
 
     def keep_subprocess_alive(self) -> None:
-        self._set_aside()
+        self._drop_failed()
         super().keep_subprocess_alive()
-        self._set_aside()  # one that failed meanwhile
+        self._drop_failed()  # one may have failed since
         while len(self.processes) < self.processes_num and time.monotonic() >= self._next_start:
             self.processes.append(Process(self.config, self.sockets))
             self.processes[-1].start()
@@ -147,19 +148,19 @@ class Workers(Multiprocess):
         workers = {worker.pid for worker in self.processes if worker.pid}
         for gone in self._workers - workers:
             for gauges in self._counts.glob(f"gauge_live*_{gone}.db"):
-                gauges.unlink(missing_ok=True)  # what it was doing; what it did stays counted
+                gauges.unlink(missing_ok=True)  # gauges end with their worker; its counters stay
         self._workers = workers
 
-    def _set_aside(self) -> None:
-        """Takes workers that could not start off the list while there are others: uvicorn would end all."""
-        fit = [each for each in self.processes if each.exitcode != STARTUP_FAILURE]
-        if 0 < len(fit) < len(self.processes) and not self._stopping:
-            self.processes, self._next_start = fit, time.monotonic() + _BETWEEN_STARTS
+    def _drop_failed(self) -> None:
+        """Forgets workers that could not start while others serve: uvicorn would end all of them."""
+        workers = [each for each in self.processes if each.exitcode != STARTUP_FAILURE]
+        if 0 < len(workers) < len(self.processes) and not self._stopping:
+            self.processes, self._next_start = workers, time.monotonic() + _RESTART_SECONDS
             self.should_exit.clear()
 
     def terminate_all(self) -> None:
         super().terminate_all()
-        for each in self.sockets:  # so that new callers are turned away and not left to wait
+        for each in self.sockets:  # so that new connections are refused instead of waiting
             each.close()
 
     def _stop(self, sig: int, frame: FrameType | None) -> None:

@@ -19,8 +19,8 @@ from tests.support.tokens import FLAGS, token
 from tests.support.waiting import until
 
 AUDITOR, ADMIN = token("eve", roles=["auditor"]), token("root", roles=["admin"])
-FIXED = {"ok", "works, with a warning: the log has it, and an admin who asks here",
-         "does not work: the log says why, and an admin who asks here is told"}  # fmt: skip
+FIXED = {"ok", "works, with a warning: see the log, or call this as an admin",
+         "does not work: see the log, or call this as an admin"}  # fmt: skip
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_workers_that_all_fail_to_start_end_the_service(tmp_path: Path) -> None:
     )
     program = (
         "from alcove.server.config import ServeConfig; from alcove.server import startup as server\n"
-        f"server._try = lambda config: None\nserver.serve({config})"
+        f"server._try_opening = lambda config: None\nserver.serve({config})"
     )
     ended = subprocess.run(
         [sys.executable, "-c", program],
