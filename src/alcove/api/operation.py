@@ -8,6 +8,7 @@ as a method: of a store in this process, of one at a URL, or awaited.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
@@ -82,6 +83,7 @@ class Operation(Generic[P, R]):
     answer. None for an endpoint that is not a method, such as `/healthz`."""
     route: str
     summary: str = ""
+    """A short text for the OpenAPI document; by default the beginning of the method's docstring."""
     _: KW_ONLY
     name: str = ""
     """The attribute's name in its table, unless given."""
@@ -144,7 +146,8 @@ class Operation(Generic[P, R]):
         if self.function and not self.service:
             self.service = self.function.__qualname__.rpartition(".")[0]
         self.method, self.path = self.route.split()
-        self.__doc__ = self.function.__doc__ if self.function else self.summary
+        self.__doc__ = (self.function and self.function.__doc__) or self.summary
+        self.summary = self.summary or " ".join(re.split(r"[.;:]", self.__doc__)[0].split())
 
     def __set_name__(self, owner: type, name: str) -> None:
         if not self.name:  # a handle may have it under another name, too

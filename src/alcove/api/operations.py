@@ -65,37 +65,24 @@ class MemoryOperations:
 
     TAG = "memories"
 
-    whoami = Operation(Access.whoami, "GET /v1/me", "Identify the caller")
+    whoami = Operation(Access.whoami, "GET /v1/me")
     put = Operation(
         Writer.put,
         f"PUT {_MEMORIES}",
-        "Store a memory",
         encoders={"index": _encode_index},
         extra_errors=(409,),
         quick=True,
         example={**_EXAMPLE, "value": {"likes": "green tea"}, "index": True},
     )
     get = Operation(
-        Reader.get,
-        f"GET {_MEMORIES}",
-        "Read a memory",
-        renames=_NS,
-        not_found="there is no such memory",
-        quick=True,
+        Reader.get, f"GET {_MEMORIES}", renames=_NS, not_found="there is no such memory", quick=True
     )
     delete = Operation(
-        Writer.delete,
-        f"DELETE {_MEMORIES}",
-        "Delete a memory, if it exists",
-        renames=_NS,
-        no_content=True,
-        quick=True,
-        extra_errors=(409,),
+        Writer.delete, f"DELETE {_MEMORIES}", renames=_NS, no_content=True, quick=True, extra_errors=(409,)
     )
     touch = Operation(
         Writer.touch,
         f"POST {_MEMORIES}/touch",
-        "Change when a memory expires",
         extra_errors=(404,),
         quick=True,
         example={**_EXAMPLE, "ttl_seconds": 3600},
@@ -103,7 +90,6 @@ class MemoryOperations:
     search = Operation(
         Searcher.search,
         f"POST {_MEMORIES}/search",
-        "Find memories",
         renames=_PREFIX,
         defaults={"prefix": msgspec.NODEFAULT},
         encoders=_FILTER,
@@ -115,7 +101,6 @@ class MemoryOperations:
     list = Operation(
         Searcher.list,
         f"POST {_MEMORIES}/list",
-        "List memories without their values",
         renames=_PREFIX,
         encoders=_FILTER,
         answer_field="items",
@@ -125,50 +110,19 @@ class MemoryOperations:
     batch = Operation(
         Writer.batch,
         f"POST {_MEMORIES}/batch",
-        "Run many operations in one transaction: all of them or none",
         types={"operations": messages.Operations},
         encoders={"operations": _encode_batch},
         answer_record=messages.BatchAnswer,
         extra_errors=(404, 409),
         example={"operations": [{"op": "put", **_EXAMPLE, "value": {"n": 1}}, {"op": "get", **_EXAMPLE}]},
     )
-    namespaces = Operation(
-        Reader.namespaces,
-        f"GET {_MEMORIES}/namespaces",
-        "List the namespaces that contain memories",
-        answer_field="namespaces",
-    )
-    tree = Operation(
-        Overview.tree,
-        f"GET {_MEMORIES}/tree",
-        "List the namespaces directly below one, with counts",
-        renames=_NS,
-        answer_field="branches",
-    )
-    newest = Operation(
-        Overview.newest,
-        f"GET {_MEMORIES}/newest",
-        "List the newest memories",
-        renames=_NS,
-        answer_field="items",
-    )
-    activity = Operation(
-        Overview.activity,
-        f"GET {_MEMORIES}/activity",
-        "Count what happened, by day, room and type",
-        renames=_NS,
-    )
-    map = Operation(Overview.map, f"GET {_MEMORIES}/map", "Lay memories out on a map by meaning", renames=_NS)
-    events = Operation(
-        Timeline.events, f"GET {_MEMORIES}/events", "Read the timeline", renames=_NS, encoders=_KINDS
-    )
-    history = Operation(
-        Reader.history,
-        f"GET {_MEMORIES}/history",
-        "List the retained versions of a memory, newest first",
-        renames=_NS,
-        answer_field="versions",
-    )
+    namespaces = Operation(Reader.namespaces, f"GET {_MEMORIES}/namespaces", answer_field="namespaces")
+    tree = Operation(Overview.tree, f"GET {_MEMORIES}/tree", renames=_NS, answer_field="branches")
+    newest = Operation(Overview.newest, f"GET {_MEMORIES}/newest", renames=_NS, answer_field="items")
+    activity = Operation(Overview.activity, f"GET {_MEMORIES}/activity", renames=_NS)
+    map = Operation(Overview.map, f"GET {_MEMORIES}/map", renames=_NS)
+    events = Operation(Timeline.events, f"GET {_MEMORIES}/events", renames=_NS, encoders=_KINDS)
+    history = Operation(Reader.history, f"GET {_MEMORIES}/history", renames=_NS, answer_field="versions")
     follow = Streaming(
         Timeline.follow,
         f"GET {_MEMORIES}/events/stream",
@@ -177,13 +131,7 @@ class MemoryOperations:
         renames=_NS,
         encoders=_KINDS,
     )
-    export_memories = Streaming(
-        Reader.export,
-        f"GET {_MEMORIES}/export",
-        "Export every memory below a namespace that the caller may see, one a line",
-        stream_type=NDJSON,
-        renames=_NS,
-    )
+    export_memories = Streaming(Reader.export, f"GET {_MEMORIES}/export", stream_type=NDJSON, renames=_NS)
 
 
 _ADMIN = "/v1/admin"
@@ -197,23 +145,13 @@ class AdminOperations:
     ROLES = "auditor", "admin"
     """The roles for a GET and for anything else, whatever the policy says; an entry may name another."""
 
-    held = Operation(PersonalDataReader.held, f"GET {_USER}", "Summarise the data stored about a user")
-    memories_of = Operation(
-        PersonalDataReader.memories_of, f"GET {_USER}/memories", "List a user's memories for a review"
-    )
-    export = Streaming(
-        PersonalDataReader.export,
-        f"GET {_USER}/export",
-        "Export all data stored about a user, one record a line",
-        stream_type=NDJSON,
-    )
-    remove = Operation(
-        Wiper.remove, f"DELETE {_USER}/memories/{{id}}", "Remove a user's memory; the audit log records it"
-    )
+    held = Operation(PersonalDataReader.held, f"GET {_USER}")
+    memories_of = Operation(PersonalDataReader.memories_of, f"GET {_USER}/memories")
+    export = Streaming(PersonalDataReader.export, f"GET {_USER}/export", stream_type=NDJSON)
+    remove = Operation(Wiper.remove, f"DELETE {_USER}/memories/{{id}}")
     wipe = Operation(
         Wiper.wipe,
         f"POST {_USER}/wipe",
-        "Erase a user",
         defaults={"wait": False},
         unlimited_time=True,
         example={"dry_run": True},
@@ -221,73 +159,52 @@ class AdminOperations:
     verify_receipt = Operation(
         Wiper.verify_receipt,
         f"POST {_ADMIN}/receipts/verify",
-        "Verify the receipt of a wipe",
         role="auditor",
         types={"receipt": dict[str, Any]},
         answer_field="verified",
     )
-    policies = Operation(Admin.policies, f"GET {_ADMIN}/policies", "Read the active policies")
+    policies = Operation(Admin.policies, f"GET {_ADMIN}/policies")
     put_policies = Operation(
-        Admin.put_policies,
-        f"PUT {_ADMIN}/policies",
-        "Activate policies in every worker",
-        types={"texts": messages.PolicyTexts},
+        Admin.put_policies, f"PUT {_ADMIN}/policies", types={"texts": messages.PolicyTexts}
     )
     test_policies = Operation(
         Admin.test_policies,
         f"POST {_ADMIN}/policies/test",
-        "Evaluate policies without activating them",
         renames={"question": "input"},
         types={"texts": messages.PolicyTexts},
         answer_record=messages.PolicyAnswers,
         example={"input": {"operation": "read", "namespace": ["user", "alice"]}},
     )
-    index = Operation(Admin.index, f"GET {_ADMIN}/index", "Read the progress of indexing")
-    trigger_index = Operation(
-        Admin.trigger_index, f"POST {_ADMIN}/index/trigger", "Index texts that wait or were parked"
-    )
-    keys = Operation(Admin.keys, f"GET {_ADMIN}/keys", "List the key-encryption keys in use")
+    index = Operation(Admin.index, f"GET {_ADMIN}/index")
+    trigger_index = Operation(Admin.trigger_index, f"POST {_ADMIN}/index/trigger")
+    keys = Operation(Admin.keys, f"GET {_ADMIN}/keys")
     rotate_keys = Operation(
         Admin.rotate_keys,
         f"POST {_ADMIN}/keys/rotate",
-        "Rewrap every data key with the active key",
         answer_record=messages.RotationAnswer,
         unlimited_time=True,
     )
-    settings = Operation(
-        Admin.settings,
-        f"GET {_ADMIN}/settings",
-        "Read retention and limits",
-        answer_record=messages.ActiveSettings,
-    )
+    settings = Operation(Admin.settings, f"GET {_ADMIN}/settings", answer_record=messages.ActiveSettings)
     put_settings = Operation(
         Admin.put_settings,
         f"PUT {_ADMIN}/settings",
-        "Change retention and limits",
         types={"changes": messages.SettingsChanges},
         answer_record=messages.ActiveSettings,
     )
-    stats = Operation(Admin.stats, f"GET {_ADMIN}/stats", "Count what the store holds")
-    audit = Operation(Admin.audit, f"GET {_ADMIN}/audit", "Read the audit log, newest first")
+    stats = Operation(Admin.stats, f"GET {_ADMIN}/stats")
+    audit = Operation(Admin.audit, f"GET {_ADMIN}/audit")
     doctor = Operation(
         Doctor.examine,
         f"GET {_ADMIN}/doctor",
-        "Check the whole store",
         answer_record=messages.DoctorAnswer,
         read_only=True,
         unlimited_time=True,
     )
-    list_api_keys = Operation(
-        Admin.list_api_keys,
-        f"GET {_ADMIN}/apikeys",
-        "List API keys, without the keys themselves",
-        answer_field="keys",
-    )
+    list_api_keys = Operation(Admin.list_api_keys, f"GET {_ADMIN}/apikeys", answer_field="keys")
     create_api_key = Operation(
         Admin.create_api_key,
         f"POST {_ADMIN}/apikeys",
-        "Create an API key; it is shown once",
         answer_field="key",
         example={"client": "phone-app", "user": "alice"},
     )
-    revoke_api_key = Operation(Admin.revoke_api_key, f"DELETE {_ADMIN}/apikeys/{{id}}", "Revoke an API key")
+    revoke_api_key = Operation(Admin.revoke_api_key, f"DELETE {_ADMIN}/apikeys/{{id}}")
