@@ -29,8 +29,7 @@ from typing import get_type_hints as hints_of
 
 from msgspec import NODEFAULT, UNSET, Raw, Struct, defstruct, json, structs
 
-from alcove.api.messages import AnswerRecord, ErrorAnswer
-from alcove.api.wire import fields_of, json_type, to_json_value
+from alcove.api.messages import AnswerRecord, ErrorAnswer, fields_of, json_type, to_json_value
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.principal import Principal
 from alcove.core.records import Entry

@@ -35,7 +35,7 @@ from alcove.server.limits import (
     current_user,
 )
 from alcove.server.routes import Endpoint, Page, Request, check_media_type, path_pattern
-from alcove.server.streams import PART_BYTES, Stream, send_body, while_allowed, while_allowed_by_clock
+from alcove.server.streams import ACCESS_CHECK_SECONDS, PART_BYTES, Stream, send_body, while_allowed
 from alcove.store.reader import SMALL_BYTES
 
 log = logging.getLogger("alcove.http")
@@ -153,7 +153,10 @@ class Application:
         try:
             method = "GET" if request.method == "HEAD" else request.method  # the server drops a HEAD's body
             if (endpoint := methods.get(method)) is None:
-                raise _no_such_endpoint(request, methods)
+                if not methods:
+                    raise errors.NotFound(f"there is nothing at {request.scope['path'][:200]}")
+                names = ", ".join(sorted(methods))
+                raise errors.MethodNotAllowed(f"expected {names} here", details={"allow": names})
             request.endpoint, operation = endpoint, endpoint.operation
             work = self._call(request, endpoint, receive)
             has_limit = not (operation.line_body or operation.unlimited_time)
@@ -280,12 +283,15 @@ class Application:
         if isinstance(answer, Page):
             yield answer.body
             return
-        check_access = while_allowed if answer.waits else while_allowed_by_clock
-        pieces, reservations = check_access(answer.pieces, request), Reservations()
+        pieces = while_allowed(answer.pieces, request) if answer.waits else answer.pieces
+        reservations, checked_at = Reservations(), time.monotonic()
         try:
             async for piece in pieces:
                 if request.method == "HEAD":
                     return
+                if not answer.waits and time.monotonic() - checked_at >= ACCESS_CHECK_SECONDS:
+                    await request.check_access()
+                    checked_at = time.monotonic()
                 if len(piece) > PART_BYTES:
                     size = min(len(piece), self._max_body_bytes)
                     reservations.take(self._bodies, request.user, size)
@@ -352,14 +358,6 @@ def _refuse_repeated(headers: Sequence[tuple[bytes, bytes]]) -> None:
     for name, header in _UNIQUE_HEADERS.items():
         if names.count(name) > 1:
             raise errors.InvalidRequest(header, "to be given once")
-
-
-def _no_such_endpoint(request: Request, methods: Mapping[str, Endpoint]) -> AlcoveError:
-    """The error for a path that is not declared, or not with this method."""
-    if not methods:
-        return errors.NotFound(f"there is nothing at {request.scope['path'][:200]}")
-    names = ", ".join(sorted(methods))
-    return errors.MethodNotAllowed(f"expected {names} here", details={"allow": names})
 
 
 def _error_page(error: AlcoveError, record: Struct) -> Page:

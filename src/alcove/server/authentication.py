@@ -75,7 +75,12 @@ class ApiKeyAuthenticator:
         if bearer and b"x-api-key" in headers:
             raise InvalidRequest("X-API-Key", "no bearer token next to it: send one of the two")
         text = headers.get(b"x-api-key", bearer).decode("latin-1")
-        key = await self._find(text) if text else None
+        if not text:
+            key = None
+        elif self._threads is None:
+            key = self._find_key(text)
+        else:
+            key = await asyncio.get_running_loop().run_in_executor(self._threads, self._find_key, text)
         if key is None:
             raise Unauthenticated(
                 "the API key is missing, wrong or revoked: send a valid one in the header X-API-Key, or in "
@@ -91,11 +96,6 @@ class ApiKeyAuthenticator:
             raise Unauthenticated("this API key belongs to no user: name one in the header X-User-ID")
         check_user_id(user, "X-User-ID")
         return Principal(user, key.client, {"roles": list(key.roles)})
-
-    async def _find(self, text: str) -> ApiKey | None:
-        if self._threads is None:
-            return self._find_key(text)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._find_key, text)
 
 
 async def _by_key_or_token(headers: Headers, *, by_key: Authenticator, by_token: Authenticator) -> Principal:

@@ -22,14 +22,13 @@ from alcove.agents.specs.records import Agent
 from alcove.agents.teamwork import Chats
 from alcove.api.agent_operations import ChatOperations
 from alcove.api.messages import ErrorAnswer
-from alcove.api.operation import Operation
 from alcove.api.operations import EVENTS
 from alcove.core import validation
 from alcove.core.errors import STATUS, AlcoveError, InvalidRequest
 from alcove.core.records import Message
 from alcove.llm.records import TokenUse
 from alcove.server.limits import ThreadPool
-from alcove.server.routes import Endpoint, Page, Request
+from alcove.server.routes import Endpoint, Page, Request, endpoint
 from alcove.server.streams import Stream
 
 SESSION_HEADER = b"x-session-id"
@@ -120,26 +119,21 @@ class ChatHandlers:
 
     def endpoints(self) -> list[Endpoint]:
         """OpenAI's endpoints, which are in no table of operations."""
-        operation = partial(Operation[..., Any], None, tag="chat", error_record=OpenAIError)
+        chat = partial(endpoint, tag="chat", error_record=OpenAIError)
         return [
-            Endpoint(
-                operation("POST /v1/chat/completions",
-                          "OpenAI's chat completions, with an agent as the model", name="complete",
-                          request_record=CompletionRequest, answer_record=Completion,
-                          can_stream=True, unlimited_time=True, extra_errors=(404, 409, 502, 504)),
+            chat(
+                "POST /v1/chat/completions",
                 self.complete,
+                "OpenAI's chat completions, with an agent as the model",
+                request_record=CompletionRequest,
+                answer_record=Completion,
+                can_stream=True,
+                unlimited_time=True,
+                extra_errors=(404, 409, 502, 504),
             ),
-            Endpoint(
-                operation("GET /v1/models", "The agents that the caller may use, as models", name="models",
-                          answer_record=ModelList),
-                self.models,
-            ),
-            Endpoint(
-                operation("GET /v1/models/{model}", "One agent, as a model", name="model",
-                          answer_record=ModelCard),
-                self.model,
-            ),
-        ]  # fmt: skip
+            chat("GET /v1/models", self.models, "List the agents as models", answer_record=ModelList),
+            chat("GET /v1/models/{model}", self.model, "Read an agent as a model", answer_record=ModelCard),
+        ]
 
     async def chat(self, request: Request) -> Struct:
         """One turn as events: parts of the answer and tools, and at last the reply or an error."""

@@ -29,7 +29,7 @@ from alcove.core.principal import Principal
 from alcove.integrations.mcp import LISTEN, Connected, Memory
 from alcove.integrations.mcp_changes import notices
 from alcove.server.limits import ThreadPool
-from alcove.server.routes import Endpoint, Page, Request
+from alcove.server.routes import Endpoint, Page, Request, endpoint
 from alcove.server.streams import HEARTBEAT_SECONDS, Stream, Tail
 
 if TYPE_CHECKING:
@@ -114,12 +114,12 @@ class McpHandlers:
 
     def endpoints(self) -> list[Endpoint]:
         """The routes, which the OpenAPI document leaves out: MCP describes itself."""
-        operation = partial(Operation[..., Any], None, error_record=RpcError, query_record=McpQuery)
+        mcp = partial(endpoint, error_record=RpcError, query_record=McpQuery)
         return [
-            Endpoint(operation("POST /mcp/{agent}", request_record=RpcMessage), self.message),
-            Endpoint(operation("GET /mcp/{agent}", stream_type=EVENTS), self.changes),
-            Endpoint(operation("POST /mcp"), self.refuse_without_agent),
-            Endpoint(operation("GET /mcp"), self.refuse_without_agent),
+            mcp("POST /mcp/{agent}", self.message, request_record=RpcMessage),
+            mcp("GET /mcp/{agent}", self.changes, stream_type=EVENTS),
+            mcp("POST /mcp", self.refuse_without_agent),
+            mcp("GET /mcp", self.refuse_without_agent),
         ]
 
     async def message(self, request: Request) -> Struct:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import prometheus_client as prometheus
 from msgspec import Struct, json
@@ -22,13 +22,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from alcove.api.messages import HealthAnswer
-from alcove.api.operation import Operation
 from alcove.core.errors import AlcoveError
 from alcove.engine.commit import Observer
 from alcove.server.application import METHODS
 from alcove.server.authentication import Authenticator
 from alcove.server.limits import ThreadPool
-from alcove.server.routes import Endpoint, Page, Request
+from alcove.server.routes import Endpoint, Page, Request, endpoint
 from alcove.server.worker_processes import FOLDER
 
 log = logging.getLogger("alcove.http")
@@ -283,21 +282,15 @@ _FAILS = "does not work: see the log, or call this as an admin"
 
 def endpoints(metrics: Metrics, health: Health) -> list[Endpoint]:
     """The endpoints for operators and load balancers."""
-    operation = partial(Operation[..., Any], None)
+    check = partial(endpoint, answer_record=HealthAnswer, is_public=True)
+    read_metrics = partial(endpoint, role="auditor", is_public_locally=True)
     return [
-        Endpoint(
-            operation("GET /healthz", "Check that the process lives", name="alive",
-                      answer_record=HealthAnswer, is_public=True),
-            health.alive,
-        ),
-        Endpoint(
-            operation("GET /readyz", "Check that the service can work", name="ready",
-                      answer_record=HealthAnswer, is_public=True, extra_errors=(503,)),
-            health.ready,
-        ),
-        Endpoint(
-            operation("GET /metrics", "Read the metrics for Prometheus", name="metrics", role="auditor",
-                      is_public_locally=True, media_type=CONTENT_TYPE_PLAIN_0_0_4),
+        check("GET /healthz", health.alive, "Check that the process lives"),
+        check("GET /readyz", health.ready, "Check that the service can work", extra_errors=(503,)),
+        read_metrics(
+            "GET /metrics",
             metrics.metrics,
+            "Read the metrics, in the format of Prometheus",
+            media_type=CONTENT_TYPE_PLAIN_0_0_4,
         ),
-    ]  # fmt: skip
+    ]

@@ -17,7 +17,7 @@ from alcove.api.operations import EVENTS
 from alcove.core.errors import STATUS
 from alcove.core.namespace import Namespace
 from alcove.server.panel import DOCS_HEADERS
-from alcove.server.routes import Endpoint, Page, Request
+from alcove.server.routes import Endpoint, Page, Request, endpoint
 
 _ASSETS = {"/docs/swagger-ui.css": b"text/css", "/docs/swagger-ui-bundle.js": b"text/javascript"}
 _TEXT = {"type": "string"}
@@ -108,7 +108,7 @@ def pages(endpoints: Sequence[Endpoint], version: str) -> list[Endpoint]:
         return Page(asset.read_bytes(), _ASSETS[request.route], headers=DOCS_HEADERS)
 
     paths = (*generated, *_ASSETS)
-    return [Endpoint(Operation(None, f"GET {path}", is_public=True), page) for path in paths]
+    return [endpoint(f"GET {path}", page, is_public=True) for path in paths]
 
 
 def _operation(endpoint: Endpoint, schema: dict[type[Struct], Any]) -> dict[str, Any]:

@@ -16,15 +16,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 from importlib.resources import files
-from typing import Any
 from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from alcove.api.operation import Operation
 from alcove.core.errors import InvalidRequest, NotFound, PermissionDenied, Unauthenticated
 from alcove.server.authentication import Authenticator, Headers, has_loopback_host
-from alcove.server.routes import Endpoint, Page, Request
+from alcove.server.routes import Endpoint, Page, Request, endpoint
 
 SECURE_COOKIE, PLAIN_COOKIE = b"__Host-alcove_token", b"alcove_token"
 _MAC_BYTES = 64
@@ -167,13 +165,12 @@ class Panel:
     def endpoints(self) -> list[Endpoint]:
         """The page, its files, and signing in and out."""
         session = "/panel/session"
-        sign_in = Operation[..., Any](None, f"POST {session}", request_record=SignIn, is_public=True)
         return [
-            Endpoint(Operation(None, "GET /", is_public=True), self.page),
-            Endpoint(Operation(None, "GET /panel/{name}", is_public=True), self.file),
-            Endpoint(Operation(None, f"GET {session}", answer_record=SignedIn), self.signed_in),
-            Endpoint(sign_in, self.sign_in),
-            Endpoint(Operation(None, f"DELETE {session}", is_public=True), self.sign_out),
+            endpoint("GET /", self.page, is_public=True),
+            endpoint("GET /panel/{name}", self.file, is_public=True),
+            endpoint(f"GET {session}", self.signed_in, answer_record=SignedIn),
+            endpoint(f"POST {session}", self.sign_in, request_record=SignIn, is_public=True),
+            endpoint(f"DELETE {session}", self.sign_out, is_public=True),
         ]
 
     async def page(self, _: Request) -> Page:

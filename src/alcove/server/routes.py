@@ -126,6 +126,7 @@ class Endpoint:
     def parse_query(self, raw: bytes) -> Struct:
         """The query parameters as a record; raises for an unknown parameter and for a repeated one."""
         values: dict[str, Any] = {}
+        names = self.query.__struct_fields__
         try:  # `urllib.parse.parse_qsl` takes three times as long
             for part in raw.decode("ascii").split("&"):
                 name, _, value = part.partition("=")
@@ -135,22 +136,18 @@ class Endpoint:
                 if name in self._lists:
                     values.setdefault(name, []).append(value)
                 elif part:
-                    self._check_parameter(name, values)
+                    if name not in names:
+                        expected = f"one of the parameters {', '.join(names)}" if names else "no parameters"
+                        raise InvalidRequest(name, expected)
+                    if name in values:
+                        raise InvalidRequest(name, "to be given once")
                     values[name] = self._parse_value(name, value)
         except UnicodeDecodeError:
             raise InvalidRequest("query", "percent-encoded UTF-8") from None
         try:
             return convert(values, self.query)
         except msgspec.ValidationError as error:
-            raise _with_operation(to_invalid_request(error, self.query, "query")) from None
-
-    def _check_parameter(self, name: str, values: Mapping[str, Any]) -> None:
-        names = self.query.__struct_fields__
-        if name not in names:
-            expected = f"one of the parameters {', '.join(names)}" if names else "no parameters"
-            raise InvalidRequest(name, expected)
-        if name in values:
-            raise InvalidRequest(name, "to be given once")
+            raise to_invalid_request(error, self.query, "query") from None
 
     def _parse_value(self, name: str, value: str) -> str | int | bool:
         if name in self._flags and value in _FLAGS:
@@ -178,7 +175,10 @@ class Endpoint:
                     raise
                 return self._decode(renamed)
         except msgspec.ValidationError as error:
-            raise _with_operation(to_invalid_request(error, self.body, "body")) from None
+            invalid = to_invalid_request(error, self.body, "body")
+            if operation := re.match(r"operations\[(\d+)\]", invalid.field):
+                invalid.details["operation"] = int(operation[1])  # the position in a batch
+            raise invalid from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidRequest("body", f"JSON in UTF-8 ({error})") from None
 
@@ -209,11 +209,9 @@ def _contains(kind: type, hint: Any) -> bool:
     return kind in (hint, get_origin(hint)) or any(_contains(kind, part) for part in get_args(hint))
 
 
-def _with_operation(error: InvalidRequest) -> InvalidRequest:
-    """Adds the position of the faulty operation in a batch."""
-    if operation := re.match(r"operations\[(\d+)\]", error.field):
-        error.details["operation"] = int(operation[1])
-    return error
+def endpoint(route: str, handler: Handler, summary: str = "", **options: Any) -> Endpoint:
+    """An endpoint that is in no table of operations; its name is that of the handler."""
+    return Endpoint(Operation(None, route, summary, name=handler.__name__, **options), handler)
 
 
 def endpoints(

@@ -15,15 +15,15 @@ import msgspec
 from msgspec import Struct
 
 from alcove.agents.service import Agents
-from alcove.api.operation import Operation, encode_answer
+from alcove.api.operation import encode_answer
 from alcove.api.operations import EVENTS, NDJSON
 from alcove.core import cursor
 from alcove.core.errors import AlcoveError
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import Event, EventKind, EventPage
+from alcove.core.records import EventKind, EventPage
 from alcove.server.limits import ThreadPool, TimeLimit
-from alcove.server.routes import Endpoint, Request
+from alcove.server.routes import Endpoint, Request, endpoint
 from alcove.store.memories import Memories
 from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
 
@@ -119,19 +119,25 @@ class Streams:
     def endpoints(self) -> list[Endpoint]:
         """Streaming endpoints that are in no table of operations."""
         return [
-            Endpoint(
-                Operation(None, "POST /v1/memories/import", "Import lines of an export",
-                          name="import_memories", tag="memories", request_record=_ImportQuery, line_body=True,
-                          answer_record=Imports),
+            endpoint(
+                "POST /v1/memories/import",
                 self.import_memories,
+                "Import lines of an export",
+                tag="memories",
+                request_record=_ImportQuery,
+                line_body=True,
+                answer_record=Imports,
             ),
-            Endpoint(
-                Operation(None, "GET /v1/admin/backup", "The whole store as one file, verified",
-                          name="backup", tag="admin", role="admin", unlimited_time=True,
-                          stream_type="application/octet-stream"),
+            endpoint(
+                "GET /v1/admin/backup",
                 self.backup,
+                "Back up the whole store as one file, verified",
+                tag="admin",
+                role="admin",
+                unlimited_time=True,
+                stream_type="application/octet-stream",
             ),
-        ]  # fmt: skip
+        ]
 
     async def follow(self, request: Request) -> Struct:
         namespace = Namespace.checked(request.parameters.ns, "ns")
@@ -167,7 +173,8 @@ class Streams:
                 limit=_PAGE,
                 max_bytes=cursor.STREAM_CHUNK_BYTES,
             )
-            return msgspec.structs.replace(page, events=[]), [*join_small(map(_encode_event, page.events))]
+            events = (b"id: %s\ndata: %s\n\n" % (each.cursor.encode(), _encode(each)) for each in page.events)
+            return msgspec.structs.replace(page, events=[]), [*join_small(events)]
 
         request.view = self.memories.access.view(current_principal, namespace)
         first = await self.reads.run(partial(read, after))  # refused here, with a status
@@ -296,19 +303,6 @@ async def while_allowed(pieces: AsyncIterator[bytes], request: Request) -> Async
         await pieces.aclose()  # type: ignore[attr-defined]
 
 
-async def while_allowed_by_clock(pieces: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
-    """The same for pieces that come quickly: checks access every few seconds only, and needs no tasks."""
-    checked_at = time.monotonic()
-    try:
-        async for piece in pieces:
-            if time.monotonic() - checked_at >= ACCESS_CHECK_SECONDS:
-                await request.check_access()
-                checked_at = time.monotonic()
-            yield piece
-    finally:
-        await pieces.aclose()  # type: ignore[attr-defined]
-
-
 async def _wait_for_disconnect(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -324,7 +318,3 @@ def join_small(parts: Iterable[bytes]) -> Iterator[bytes]:
             piece.clear()
     if piece:
         yield bytes(piece)
-
-
-def _encode_event(event: Event) -> bytes:
-    return b"id: %s\ndata: %s\n\n" % (event.cursor.encode(), _encode(event))

@@ -188,7 +188,7 @@ def large_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     noted(validation, "encode_json", lambda encoded, *_: len(encoded))
     noted(RowDecoder, "value", lambda value, opener, row: len(row.sealed))
     noted(application, "_encode", lambda encoded, *_: len(encoded))
-    noted(chat, "_turn", lambda turn, asked, _: sum(len(each["content"]) for each in asked.messages))
+    noted(chat, "_parse_turn", lambda turn, asked, _: sum(len(each["content"]) for each in asked.messages))
     return found
 
 
