@@ -11,11 +11,11 @@ import jwt
 import pytest
 
 from alcove.core.errors import Unauthenticated, Unavailable
-from alcove.server import jwks, jwt_tokens
+from alcove.server import jwt_tokens
 from alcove.server.config import ServeConfig
 from tests.support.issuer import Issuer, issuing
 
-REFRESH = jwks.FRESH_SECONDS + 1
+REFRESH = jwt_tokens.FRESH_SECONDS + 1
 
 
 @dataclass
@@ -34,7 +34,6 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(jwks, "time", clock)
     monkeypatch.setattr(jwt_tokens, "time", clock)
     return clock
 
@@ -124,7 +123,7 @@ def test_tokens_go_on_while_the_issuer_is_away_until_its_set_is_too_old(issuer: 
         remembered = issuer.sign(exp=hours(clock))
         assert await ask(remembered) == "alice"
         issuer.go_away()
-        until = clock.now + jwks.TRUSTED_SECONDS
+        until = clock.now + jwt_tokens.TRUSTED_SECONDS
         while clock.now + REFRESH < until:
             clock.now += REFRESH
             assert await ask(remembered) == await ask(remembered) == "alice"
