@@ -166,4 +166,4 @@ def test_an_operation_is_described_by_its_method_alone() -> None:
     ]
     assert "204" in document["paths"]["/loans/{book}"]["delete"]["responses"]
     with pytest.raises(NotFound):
-        LibraryOperations.look.encode_answer(None)
+        LibraryOperations.look.encode_result(None)

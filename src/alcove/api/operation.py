@@ -353,7 +353,7 @@ class Operation(Generic[P, R]):
         fields += [(name, hint, None) for name, hint in self._list_attributes.items()]
         return defstruct(f"{self._title}Answer", fields, kw_only=True, omit_defaults=True)
 
-    def encode_answer(self, result: Any) -> bytes | None:
+    def encode_result(self, result: Any) -> bytes | None:
         """The answer as JSON, from the method's result; None if the method returns nothing."""
         if self.answer_record:
             return encode_answer(self.answer_record.of(result))  # type: ignore[attr-defined]

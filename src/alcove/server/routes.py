@@ -274,10 +274,10 @@ def _make_handler(
                 await reads.committed(pending.commit)
                 result = pending.result
             if restarts:
-                body = await reads.run(lambda: operation.encode_answer(result()), quick=quick)
+                body = await reads.run(lambda: operation.encode_result(result()), quick=quick)
             else:
                 threads = reads if operation.only_reads(arguments) else changes
-                body = await threads(lambda: operation.encode_answer(result()))
+                body = await threads(lambda: operation.encode_result(result()))
         except InvalidRequest as error:
             raise operation.rename_field(error) from None
         if body is None or (operation.no_content and headers.get(b"prefer") != b"return=representation"):

@@ -38,7 +38,7 @@ PART_BYTES = 64 * 1024
 _PAGE = 100
 _BACKUP_PIECE_BYTES = 256 * 1024
 T = TypeVar("T")
-Page = tuple[EventPage, list[bytes]]
+_EncodedPage = tuple[EventPage, list[bytes]]
 """A page without its events, and the encoded events."""
 _encode = msgspec.json.Encoder().encode
 
@@ -164,7 +164,7 @@ class Streams:
         end = self.tail.end()
         after = self.memories.timeline.end() if last_id is None else last_id.decode("latin-1")
 
-        def read(position: str) -> Page:
+        def read(position: str) -> _EncodedPage:
             page = self.memories.timeline.event_page(
                 current_principal(),
                 namespace,
@@ -182,7 +182,7 @@ class Streams:
         return Stream(events, EVENTS.encode(), b": ended %s\n\n")
 
     async def _events(
-        self, read: Callable[[str], Page], after: str, first: Page, end: int
+        self, read: Callable[[str], _EncodedPage], after: str, first: _EncodedPage, end: int
     ) -> AsyncIterator[bytes]:
         """Encoded events; `end` is the end of the log before the first page was read."""
         page, pieces = first
