@@ -15,7 +15,7 @@ from alcove import InvalidRequest, NotFound, PermissionDenied
 from alcove.api.operation import AsyncHandle, Handle, Operation
 from alcove.client.embedded import LocalTransport
 from alcove.client.http import Server
-from alcove.client.http_transport import AwaitingTransport
+from alcove.client.remote import AwaitingTransport
 from alcove.core.cursor import Page
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal

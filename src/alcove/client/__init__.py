@@ -1,4 +1,4 @@
-"""Stores wherever they are: `connect` gives a file or a server the same face."""
+"""Stores wherever they are: `connect` opens a file, a database or a server, with the same methods."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from alcove.search.rerankers import Reranker
 
 
-def is_url(at: object) -> bool:
-    """Whether it is the address of a server, and no file."""
-    return isinstance(at, str) and at.lower().startswith(("http://", "https://"))
+def is_url(location: object) -> bool:
+    """Whether this is the address of a server."""
+    return isinstance(location, str) and location.lower().startswith(("http://", "https://"))
 
 
 def connect(
@@ -30,18 +30,18 @@ def connect(
     reranker: str | Reranker | None = None,
     vectors: str | None = None,
 ) -> Store:
-    """The store in a file or behind a URL, as this user.
+    """Opens the store in a file or behind a URL, as this user.
 
-    `at`: the path of a file, or a URL. `user`: who asks.
-    `token`, `api_key`, `timeout`, `retries`: for a URL: credentials, seconds that an answer may take, and how
-    often what was lost on its way is sent again.
+    `at`: the path of a file, or a URL. `user`: the user whose memories you read and write.
+    `token`, `api_key`, `timeout`, `retries`: for a URL: your credentials, the seconds that an answer may
+    take, and how often a lost request is sent again.
     `settings`, `embedder`, `reranker`: for a file or a database; `vectors`: for a database.
     """
     if is_url(at):
         from alcove.client.remote import Remote  # noqa: PLC0415  httpx is an extra
 
         return Remote(str(at), token=token, api_key=api_key, user=user, timeout=timeout, retries=retries)
-    from alcove.client.embedded import Alcove  # noqa: PLC0415  it brings the whole store along
+    from alcove.client.embedded import Alcove  # noqa: PLC0415  loads the whole store
 
     store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker, vectors=vectors)
     return store if user is None else store.as_user(user)

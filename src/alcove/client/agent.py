@@ -1,9 +1,9 @@
-"""One agent as one user has it: keep what is said, get what belongs in the next prompt, call its tools."""
+"""An agent's memory for one user: store messages, get the context of the next prompt, call memory tools."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     from alcove.client.asynchronous import AsyncAgentsHandle
     from alcove.client.store import AgentsHandle
 
-Said = Sequence[Message | Mapping[str, Any]]
+Messages = Sequence[Message | Mapping[str, Any]]
 """Messages as chat APIs have them: `{"role": "user", "content": "…"}`."""
 ToolArguments = Mapping[str, Any] | str | None
-"""The arguments of a tool, as an object or as the JSON that a model gave."""
-SESSION = "default"
-"""The conversation where none is named."""
+"""The arguments of a tool, as an object or as the JSON that a model generated."""
+DEFAULT_SESSION = "default"
+"""The session if a caller names none."""
 
 
 @dataclass(frozen=True)
 class AgentHandle:
-    """An agent at work for one user in one conversation."""
+    """An agent that works for one user in one conversation."""
 
     agents: AgentsHandle
     name: str
-    session_id: str = SESSION
+    session_id: str = DEFAULT_SESSION
 
     def in_session(self, session_id: str) -> AgentHandle:
         """The same agent in another conversation."""
-        return AgentHandle(self.agents, self.name, session_id)
+        return replace(self, session_id=session_id)
 
-    def remember(self, messages: Said) -> AddedMessages:
-        """Keeps messages of the conversation; no model is asked."""
+    def remember(self, messages: Messages) -> AddedMessages:
+        """Stores messages of the conversation, without calling a model."""
         return self.agents.add_turns(self.name, self.session_id, messages)
 
     def context(self, message: str, *, budget_tokens: int = DEFAULT_BUDGET) -> Context:
-        """What belongs in the prompt for a message: `messages` for a chat API, and the receipt."""
+        """Returns what belongs in the prompt for a message: `messages` for a chat API, and the receipt."""
         return self.agents.context(self.name, self.session_id, message, budget_tokens=budget_tokens)
 
     def tools(self, format: Format = "openai") -> list[dict[str, Any]]:
-        """The agent's memory tools, as a provider wants to be told of them."""
+        """The agent's memory tools, in the format of a provider."""
         return self.agents.tools(self.name, format)
 
     def call(self, tool: str, arguments: ToolArguments = None, /, **more_arguments: Any) -> Answer:
@@ -59,26 +59,26 @@ class AgentHandle:
 
 @dataclass(frozen=True)
 class AsyncAgentHandle:
-    """The same, for who awaits answers."""
+    """An `AgentHandle` whose methods are awaited."""
 
     agents: AsyncAgentsHandle
     name: str
-    session_id: str = SESSION
+    session_id: str = DEFAULT_SESSION
 
     def in_session(self, session_id: str) -> AsyncAgentHandle:
         """The same agent in another conversation."""
-        return AsyncAgentHandle(self.agents, self.name, session_id)
+        return replace(self, session_id=session_id)
 
-    async def remember(self, messages: Said) -> AddedMessages:
-        """Keeps messages of the conversation; no model is asked."""
+    async def remember(self, messages: Messages) -> AddedMessages:
+        """Stores messages of the conversation, without calling a model."""
         return await self.agents.add_turns(self.name, self.session_id, messages)
 
     async def context(self, message: str, *, budget_tokens: int = DEFAULT_BUDGET) -> Context:
-        """What belongs in the prompt for a message: `messages` for a chat API, and the receipt."""
+        """Returns what belongs in the prompt for a message: `messages` for a chat API, and the receipt."""
         return await self.agents.context(self.name, self.session_id, message, budget_tokens=budget_tokens)
 
     async def tools(self, format: Format = "openai") -> list[dict[str, Any]]:
-        """The agent's memory tools, as a provider wants to be told of them."""
+        """The agent's memory tools, in the format of a provider."""
         return await self.agents.tools(self.name, format)
 
     async def call(self, tool: str, arguments: ToolArguments = None, /, **more_arguments: Any) -> Answer:

@@ -12,15 +12,14 @@ from alcove.agents.tools import Answer
 from alcove.api.operation import AsyncHandle, Operation, Streaming
 from alcove.api.operations import AdminOperations
 from alcove.client import is_url
-from alcove.client.agent import SESSION, AsyncAgentHandle, ToolArguments, parse_arguments
+from alcove.client.agent import DEFAULT_SESSION, AsyncAgentHandle, ToolArguments, parse_arguments
 from alcove.client.embedded import Alcove, LocalTransport
 from alcove.client.http import Server
-from alcove.client.http_transport import MAX_CALLS, AwaitingTransport, HttpTransport
 from alcove.client.open_store import FileOperations, Specs
-from alcove.client.remote import principal_of
-from alcove.client.store import OverAgents, OverStore, OverTransport, Store
+from alcove.client.remote import MAX_CALLS, AwaitingTransport, HttpTransport
+from alcove.client.store import BaseAgents, BaseHandle, BaseStore, Store
 from alcove.core.event_loop import CallThreads
-from alcove.core.principal import Principal
+from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.settings import Settings
 from alcove.llm import LLM
 
@@ -32,29 +31,29 @@ R = TypeVar("R")
 
 
 class ThreadTransport(LocalTransport):
-    """Operations of a store in this process, each call in one of a few threads."""
+    """Operations of a store in this process, each in one of a pool of threads."""
 
     def __init__(self, services: Mapping[str, Any], principal: Principal) -> None:
         super().__init__(services, principal)
         self._threads = CallThreads(MAX_CALLS, "alcove-async")
 
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
-        do = super().bound(operation)
+        perform = super().bound(operation)
         if isinstance(operation, Streaming):
-            return lambda *args, **named: self._threads.iterate(partial(do, *args, **named))
+            return lambda *args, **kwargs: self._threads.iterate(partial(perform, *args, **kwargs))
 
-        def call(*args: Any, **named: Any) -> Any:
-            result = do(*args, **named)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = perform(*args, **kwargs)
             return iter([*result]) if isinstance(result, Iterator) else result
 
-        return lambda *args, **named: self._threads.run(partial(call, *args, **named))
+        return lambda *args, **kwargs: self._threads.run(partial(call, *args, **kwargs))
 
     def blocking(self) -> LocalTransport:
         """The same operations, in the thread that calls."""
         return LocalTransport(self.services, self.principal)
 
     async def close(self) -> None:
-        await self._threads.close()  # calls made before are done first
+        await self._threads.close()  # waits for calls in progress
         await asyncio.to_thread(super().close)
 
 
@@ -62,15 +61,15 @@ def _over_http(server: Server, principal: Principal) -> AwaitingTransport:
     return AwaitingTransport(server, server.httpx.AsyncClient(**server.options), principal)
 
 
-class AsyncAdminHandle(AdminOperations, FileOperations, OverTransport, AsyncHandle):
-    """Operating a store: what is held of whom, policies, settings, keys, figures, the audit log."""
+class AsyncAdminHandle(AdminOperations, FileOperations, BaseHandle, AsyncHandle):
+    """Administration of a store: personal data, policies, settings, keys, statistics, audit log."""
 
 
-class AsyncAgentsHandle(OverAgents, AsyncHandle):
-    """The agents of a spec file or of a server, with the principal given once."""
+class AsyncAgentsHandle(BaseAgents, AsyncHandle):
+    """The agents of a spec file or of a server, for one principal."""
 
-    def of(self, name: str, *, session_id: str = SESSION) -> AsyncAgentHandle:
-        """One of these agents, in one conversation."""
+    def of(self, name: str, *, session_id: str = DEFAULT_SESSION) -> AsyncAgentHandle:
+        """One of these agents in one conversation."""
         return AsyncAgentHandle(self, name, session_id)
 
     async def call(
@@ -92,11 +91,11 @@ class AsyncAgentsHandle(OverAgents, AsyncHandle):
         )
 
 
-class AsyncAlcove(OverStore, AsyncHandle):
-    """Memory in a file or behind a URL, opened for one principal; its methods are awaited.
+class AsyncAlcove(BaseStore, AsyncHandle):
+    """A store in a file or behind a URL, opened for one principal; its methods are awaited.
 
-    Close it, or use it with `async with`, on one event loop. Its methods are the operations that `Store` has,
-    too; what operates the store is `admin`.
+    Close it, or use it with `async with`, on one event loop. It has the operations that `Store` has; those of
+    administrators are in `admin`.
     """
 
     transport: ThreadTransport | AwaitingTransport
@@ -118,7 +117,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
         """Opens the store; the arguments are those of `alcove.connect`."""
         if is_url(at):
             server = Server(str(at), token, api_key, timeout, retries)
-            self.transport = _over_http(server, principal_of(user))
+            self.transport = _over_http(server, DEFAULT_PRINCIPAL if user is None else Principal(user))
         else:
             store = Alcove(at, settings=settings, embedder=embedder, reranker=reranker, vectors=vectors)
             store = store if user is None else store.as_user(user)
@@ -126,7 +125,7 @@ class AsyncAlcove(OverStore, AsyncHandle):
 
     @classmethod
     def over(cls, store: Store) -> AsyncAlcove:
-        """A store that is open already, for one event loop; what closes either closes a file for both."""
+        """An open store for one event loop; closing either handle closes a store in a file for both."""
         handle, transport = cls.__new__(cls), store.transport
         if isinstance(transport, HttpTransport):
             handle.transport = _over_http(transport.server, store.principal)
@@ -135,22 +134,27 @@ class AsyncAlcove(OverStore, AsyncHandle):
         return handle
 
     def blocking(self) -> Store:
-        """The same store for threads, as the same principal; closing this one closes it, too."""
+        """The same store for threads and the same principal; closing this handle closes it, too."""
         return Store(self.transport.blocking())
 
     @property
     def admin(self) -> AsyncAdminHandle:
-        """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
+        """Administration of this store: personal data, policies, settings, keys, statistics, audit log."""
         return AsyncAdminHandle(self.transport)
 
     def agents(self, specs: Specs | None = None, *, llm: LLM | None = None) -> AsyncAgentsHandle:
-        """The agents and teams of some specs, or of the server, as `Store.agents` gives them."""
+        """The agents and teams of some specs, or of the server, as for `Store.agents`."""
         return AsyncAgentsHandle(self.transport.agents(specs, llm))
 
     def agent(
-        self, name: str, *, session_id: str = SESSION, specs: Specs | None = None, llm: LLM | None = None
+        self,
+        name: str,
+        *,
+        session_id: str = DEFAULT_SESSION,
+        specs: Specs | None = None,
+        llm: LLM | None = None,
     ) -> AsyncAgentHandle:
-        """One agent in one conversation, as `Store.agent` gives it."""
+        """One agent in one conversation, as for `Store.agent`."""
         return AsyncAgentHandle(AsyncAgentsHandle(self.transport.agent(specs, llm)), name, session_id)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`Alcove`: a store in this process, as one principal sees it."""
+"""`Alcove`: a store in this process, for one principal."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from alcove.vault import KeyProvider, default_keys
 
 
 class LocalTransport(Transport):
-    """Operations done by services in this process, as one principal."""
+    """Operations that services in this process perform."""
 
     def __init__(self, services: Mapping[str, Any], principal: Principal) -> None:
-        """`services`: what performs operations, by the names of their classes."""
+        """`services`: the services, by the names of their classes."""
         self.services = services
         self.principal = principal
 
@@ -58,8 +58,8 @@ class LocalTransport(Transport):
     def agent(self, specs: Specs | None, llm: LLM | None) -> Self:
         other = copy.copy(self)
         agents = self.open_store.agents(specs, llm)
-        of_agents = services_by_class(agents, agents.sessions, agents.knowledge, agents.chats)
-        other.services = {**self.services, **of_agents}
+        services = services_by_class(agents, agents.sessions, agents.knowledge, agents.chats)
+        other.services = {**self.services, **services}
         return other
 
     def derive_key(self, purpose: str) -> bytes:
@@ -74,10 +74,10 @@ class LocalTransport(Transport):
 
 
 class Alcove(Store):
-    """Memory in one file, or in PostgreSQL, for one principal. Thread-safe; close it, or use it with `with`.
+    """A store in one file, or in PostgreSQL, for one principal. Thread-safe; close it, or use it with `with`.
 
-    A new handle acts as the user `noop` with the role `admin`, as the service does without
-    authentication; `as_user` gives one that acts as somebody else, over the same store.
+    A new handle acts as the user `noop` with the role `admin`, as the service does without authentication;
+    `as_user` returns a handle for another user over the same store.
     """
 
     transport: LocalTransport
@@ -96,52 +96,48 @@ class Alcove(Store):
         vectors: str | MakeVectorIndex | None = None,
         index_wait_seconds: float = 30.0,
     ) -> None:
-        place, path = _checked_place(at)
-        if vectors and isinstance(place, Path):
-            raise InvalidRequest("vectors", "to be left out: they are where the store is, in its file")
-        beside = (
-            vector_index_for(vectors, key=read_variable("ALCOVE_QDRANT_KEY"))
-            if isinstance(vectors, str)
-            else vectors
-        )
-        model = embedder_for(embedder) if isinstance(embedder, str) else embedder
-        again = reranker_for(reranker) if isinstance(reranker, str) else reranker
-        policy = Policy(None if policy_dir is None else Path(policy_dir))
+        location, path = _locate(at)
+        if vectors and isinstance(location, Path):
+            raise InvalidRequest("vectors", "no address: a store in a file has its vectors in the same file")
+        if isinstance(vectors, str):
+            vectors = vector_index_for(vectors, key=read_variable("ALCOVE_QDRANT_KEY"))
         store = OpenStore(
-            place,
+            location,
             path,
             settings or Settings(),
-            policy,
+            Policy(None if policy_dir is None else Path(policy_dir)),
             keys or default_keys(path),
             clock=clock,
             observer=observer or Observer(),
-            embedder=model,
-            reranker=again,
-            vector_index=beside,
+            embedder=embedder_for(embedder) if isinstance(embedder, str) else embedder,
+            reranker=reranker_for(reranker) if isinstance(reranker, str) else reranker,
+            vector_index=vectors,
             index_wait_seconds=index_wait_seconds,
         )
         self.transport = LocalTransport(store.services, DEFAULT_PRINCIPAL)
 
     @property
     def open_store(self) -> OpenStore:
-        """The services of this store, for an edge that has principals of its own."""
+        """The services of this store, for a caller that has principals of its own."""
         return self.transport.open_store
 
     @property
     def memories(self) -> Memories:
-        """The memories of every principal, for an edge that has principals of its own."""
-        return self.transport.open_store.memories
+        """The memories of every principal, for a caller that has principals of its own."""
+        return self.open_store.memories
 
     def __repr__(self) -> str:
         return f"<Alcove as {self.principal.user_id!r}>"
 
 
-def _checked_place(at: str | os.PathLike[str]) -> tuple[Path | str, Path]:
-    """A file, or the address of a database; and the path beside which its key and its ledger lie."""
+def _locate(at: str | os.PathLike[str]) -> tuple[Path | str, Path]:
+    """A file or the address of a database, and the path from which those of its key and ledger derive."""
     if isinstance(at, str) and is_database(at):
         return locate_store(at)
     if not isinstance(at, str | os.PathLike) or not os.fspath(at) or os.fspath(at) == ":memory:":
-        raise InvalidRequest("at", "the path of a file (in a temporary folder, if it is not to last)")
+        raise InvalidRequest(
+            "at", "the path of a file; for a short-lived store, of one in a temporary folder"
+        )
     path = Path(at)
     if is_url(at):
         raise InvalidRequest("at", "the path of a file; alcove.connect opens a URL")

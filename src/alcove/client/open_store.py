@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 
 Specs = str | os.PathLike[str] | Mapping[str, Any]
-"""Agents and teams: a file of specs or a folder of them, or the content of such a file."""
+"""Agents and teams: the path of a spec file, or of a folder of them, or the content of one."""
 
 
 class OpenStore:
-    """A store for every principal, with its threads and everything that lasts until it is closed."""
+    """A store for every principal: its services, and its threads until it is closed."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class OpenStore:
         vector_index: MakeVectorIndex | None,
         index_wait_seconds: float,
     ) -> None:
-        """`location`: a file or the address of a database. `path`: its ledger lies beside this path."""
+        """`location`: a file or the address of a database. `path`: the ledger's path is derived from it."""
         engine = Engine(
             location,
             clock=clock,
@@ -78,8 +78,8 @@ class OpenStore:
         try:
             vault = Vault(engine.data_keys, keys)
             if engine.admin.is_incomplete_copy():
-                shown = without_password(str(location))
-                raise StoreError(f"{shown} is a copy that was broken off: run `alcove migrate` again")
+                address = without_password(str(location))
+                raise StoreError(f"{address} is an incomplete copy: run `alcove migrate` again")
             valkey = Valkey(settings.session_store) if settings.session_store else None
         except BaseException:
             engine.close()
@@ -99,7 +99,7 @@ class OpenStore:
             )
 
         self.process_id = os.getpid()
-        """The process that opened it; in a fork of it, locks of other threads would stay closed."""
+        """The process that opened it; in a fork, locks that other threads held would stay locked."""
         self._settings = settings
         self._sweeper = Worker("sweep", self._sweep_due, settings.sweep_interval)
         indexer = _start_indexer(engine, embedder, settings)
@@ -133,33 +133,33 @@ class OpenStore:
             Doctor(engine, memories.decoder, ledger),
             BackupWriter(engine, vault, audit),
         )
-        """What performs operations, by the names of the classes."""
+        """The services that perform operations, by the names of their classes."""
         self._agents: dict[tuple[Path | bytes | None, LLM | None], Agents] = {}
         self._opening = threading.Lock()
         if settings.sweep_interval:
             self._sweeper.start()
 
     def agents(self, specs: Specs | None, llm: LLM | None) -> Agents:
-        """The agents and teams of some specs, at work on this store; without specs, agents of any name."""
-        from alcove.agents.specs.loading import InlineSpecs, WatchedSpecs  # noqa: PLC0415  loads YAML, which few need
+        """The agents and teams of some specs; without specs, agents of any name."""
+        from alcove.agents.specs.loading import InlineSpecs, WatchedSpecs  # noqa: PLC0415  loads YAML
 
         place: Path | bytes | None = None
         if isinstance(specs, Mapping):
             place = validation.encode_json(dict(specs), "specs")
         elif specs is not None:
             place = Path(specs).absolute()
-        with self._opening:  # of two, one would be left to itself, with the calls it was to record
+        with self._opening:  # a second instance would never be closed, and its records of calls would be lost
             if (place, llm) not in self._agents:
                 depth = self._settings.max_depth
-                watched: InlineSpecs | WatchedSpecs | None = None
+                source: InlineSpecs | WatchedSpecs | None = None
                 if isinstance(place, bytes):
-                    watched = InlineSpecs(place, max_depth=depth)
+                    source = InlineSpecs(place, max_depth=depth)
                 elif place is not None:
-                    watched = WatchedSpecs(place, max_depth=depth)
+                    source = WatchedSpecs(place, max_depth=depth)
                 settings, provider = resolve_llm(llm)
                 self._agents[place, llm] = Agents(
                     self.memories,
-                    watched,
+                    source,
                     authentication=False,
                     follows=self._settings.sweep_interval > 0,
                     llm=settings,
@@ -170,9 +170,9 @@ class OpenStore:
     def import_memories(
         self, principal: Principal, lines: File | Iterable[bytes], *, wait_for_index: bool = False
     ) -> Imports:
-        """Writes those of the lines of an export, or of an open file, that differ from what is there.
+        """Writes the lines of an export, or of an open file, that differ from what is stored.
 
-        With `wait_for_index` it returns when they can be found by meaning, too.
+        With `wait_for_index` it returns once a search by meaning finds them, too.
         """
         importer = Importer(self.memories, lambda: principal)
         for bundle in importer.lines.all_of(lines):
@@ -182,7 +182,7 @@ class OpenStore:
         return importer.report
 
     def sweep(self, principal: Principal) -> SweepResult:
-        """Does now what the background sweep does at its interval; not over a URL."""
+        """Runs the background sweep now; not possible over a URL."""
         return self.memories.sweep()
 
     def _sweep_due(self) -> float:
@@ -198,7 +198,7 @@ class OpenStore:
 
 
 def _start_indexer(engine: Engine, embedder: Embedder | None, settings: Settings) -> Indexer | None:
-    """Starts indexing in the background, if this process is to index."""
+    """Starts indexing in the background, unless this process does not index."""
     if not embedder or not settings.indexing_interval:
         return None
     interval, batch = settings.indexing_interval, settings.indexing_batch
@@ -207,30 +207,30 @@ def _start_indexer(engine: Engine, embedder: Embedder | None, settings: Settings
         engine.index.vector_index.start(interval)
     if (
         settings.sweep_interval
-    ):  # polls for what other processes left; the model is loaded only if there is any
+    ):  # embeds texts that other processes left; loads the model only if there are any
         indexer.wake()
         engine.on_commit(indexer.wake_if_due)
     return indexer
 
 
-ONLY_HERE = "NONE /"
-"""The route of what only a store in this process does."""
+LOCAL_ROUTE = "NONE /"
+"""The route of operations that only a store in this process has."""
 
 
 class StoreOperations:
-    """What is done with a store as a whole, beside the operations on its memories."""
+    """Operations on a store as a whole, besides `MemoryOperations`."""
 
     TAG = "store"
 
     import_memories = Operation(OpenStore.import_memories, "POST /v1/memories/import", "Import lines")
-    sweep = Operation(OpenStore.sweep, ONLY_HERE, "Sweep now")
+    sweep = Operation(OpenStore.sweep, LOCAL_ROUTE, "Sweep now")
 
 
 class FileOperations:
-    """What operators do with the store's file, beside `AdminOperations`."""
+    """Operations on a store's file, besides `AdminOperations`."""
 
     TAG = "admin"
 
     backup = Streaming(BackupWriter.write, "GET /v1/admin/backup", "Copy the store into one new file")
-    reindex = Streaming(Admin.reindex, ONLY_HERE, "Embed every text anew")
-    reload_policy = Operation(Admin.reload_policy, ONLY_HERE, "Read the policy folder again")
+    reindex = Streaming(Admin.reindex, LOCAL_ROUTE, "Embed every text anew")
+    reload_policy = Operation(Admin.reload_policy, LOCAL_ROUTE, "Read the policy folder again")

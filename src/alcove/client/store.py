@@ -1,4 +1,4 @@
-"""A store as one principal has it, wherever it is, and its two parts: operating it, and its agents."""
+"""The handles of a store, wherever it is: its memories, its administration and its agents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from alcove.api.agent_operations import (
 )
 from alcove.api.operation import Handle, Operation
 from alcove.api.operations import AdminOperations, MemoryOperations
-from alcove.client.agent import SESSION, AgentHandle, ToolArguments, parse_arguments
+from alcove.client.agent import DEFAULT_SESSION, AgentHandle, ToolArguments, parse_arguments
 from alcove.client.open_store import FileOperations, Specs, StoreOperations
 from alcove.core.principal import Principal
 from alcove.llm import LLM
@@ -27,85 +27,85 @@ from alcove.upkeep.backup import BackedUp, Progress
 
 
 class Transport(ABC):
-    """How operations are done for one principal: by services in this process, or by a server."""
+    """Performs operations for one principal, by services in this process or by a server."""
 
     principal: Principal
 
     @abstractmethod
     def bound(self, operation: Operation[..., Any]) -> Callable[..., Any]:
-        """The function that does an operation; what an `AsyncHandle` gets is awaited or iterated over."""
+        """The function that performs an operation; an `AsyncHandle` awaits it or iterates over it."""
 
     @abstractmethod
     def user(self, user_id: str, roles: Iterable[str]) -> Principal:
-        """The principal that a user is here."""
+        """The principal of a user."""
 
     @abstractmethod
     def agents(self, specs: Specs | None, llm: LLM | None) -> Self:
-        """How the operations of these agents are done; `llm` is the model that they talk with."""
+        """A transport with the operations of these agents, whose chats use the model `llm`."""
 
     def agent(self, specs: Specs | None, llm: LLM | None) -> Self:
-        """The same, of agents that may have no spec."""
+        """A transport with the operations of agents that need no spec."""
         return self.agents(specs, llm)
 
     def derive_key(self, purpose: str) -> bytes | None:
-        """A secret of the store for one purpose; None at a URL, where callers do not get one."""
+        """A secret of the store for one purpose; None at a URL: a server reveals none."""
         return None
 
     @abstractmethod
     def close(self) -> Any:
-        """Closes what all transports to the same store share."""
+        """Closes the store, for every transport to it."""
 
     def as_principal(self, principal: Principal) -> Self:
-        """The same for another principal."""
+        """A copy for another principal."""
         other = copy.copy(self)
         other.principal = principal
         return other
 
 
-class OverTransport:
-    """What a handle has, whether its answers are awaited or not."""
+class BaseHandle:
+    """The part that blocking and awaited handles share: a transport and its principal."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
 
     @property
     def principal(self) -> Principal:
-        """Who asks, or for whom agents act."""
+        """The user who calls, or for whom agents act."""
         return self.transport.principal
 
     def as_principal(self, principal: Principal) -> Self:
-        """The same, as this principal sees it."""
+        """A handle of the same kind for another principal."""
         handle = copy.copy(self)
         handle.transport = self.transport.as_principal(principal)
         return handle
 
 
-class OverStore(MemoryOperations, StoreOperations, OverTransport):
-    """What `Store` and `AsyncAlcove` have in common."""
+class BaseStore(MemoryOperations, StoreOperations, BaseHandle):
+    """The part that `Store` and `AsyncAlcove` share."""
 
     def as_user(self, user_id: str, *, roles: Iterable[str] = ()) -> Self:
-        """The same store, as this user sees it; over a URL, only a trusted API key may name them."""
+        """The same store for this user; over a URL, only a trusted API key may name one."""
         return self.as_principal(self.transport.user(user_id, roles))
 
 
-class OverAgents(
-    AgentOperations, SessionOperations, KnowledgeOperations, ChatOperations, ChatStreaming, OverTransport
+class BaseAgents(
+    AgentOperations, SessionOperations, KnowledgeOperations, ChatOperations, ChatStreaming, BaseHandle
 ):
-    """What `AgentsHandle` and `AsyncAgentsHandle` have in common."""
+    """The part that `AgentsHandle` and `AsyncAgentsHandle` share."""
 
     keep_sessions = SessionOperations.prune_sessions  # its name in earlier versions
     agent = AgentOperations.spec  # its name in earlier versions
 
     def as_user(self, user_id: str, *, groups: Iterable[str] = ()) -> Self:
-        """The same agents, acting for this user, who is in these groups."""
+        """The same agents for this user, who is a member of these groups."""
         return self.as_principal(Principal(user_id, claims={"sub": user_id, "groups": [*groups]}))
 
 
-class AdminHandle(AdminOperations, FileOperations, OverTransport, Handle):
-    """Operating a store: what is held of whom, policies, settings, keys, figures, the audit log."""
+class AdminHandle(AdminOperations, FileOperations, BaseHandle, Handle):
+    """Administration of a store: personal data, policies, settings, keys, statistics, audit log."""
 
 
-class ApiKeysHandle(OverTransport, Handle):
+class ApiKeysHandle(BaseHandle, Handle):
     """The API keys of a store."""
 
     create = AdminOperations.create_api_key
@@ -113,15 +113,15 @@ class ApiKeysHandle(OverTransport, Handle):
     revoke = AdminOperations.revoke_api_key
 
 
-class MemoriesHandle(MemoryOperations, OverTransport, Handle):
-    """The memories of a store, as a principal has them without an agent."""
+class MemoriesHandle(MemoryOperations, BaseHandle, Handle):
+    """The memories of a principal, without an agent."""
 
 
-class AgentsHandle(OverAgents, Handle):
-    """The agents of a spec file or of a server, with the principal given once."""
+class AgentsHandle(BaseAgents, Handle):
+    """The agents of a spec file or of a server, for one principal."""
 
-    def of(self, name: str, *, session_id: str = SESSION) -> AgentHandle:
-        """One of these agents, in one conversation."""
+    def of(self, name: str, *, session_id: str = DEFAULT_SESSION) -> AgentHandle:
+        """One of these agents in one conversation."""
         return AgentHandle(self, name, session_id)
 
     def call(
@@ -146,37 +146,42 @@ class AgentsHandle(OverAgents, Handle):
 
     @property
     def memories(self) -> MemoriesHandle:
-        """The store's memories, for the same principal: what is theirs, in whichever room."""
+        """The store's memories for the same principal, in every room."""
         return MemoriesHandle(self.transport)
 
 
-class Store(OverStore, Handle):
-    """Memory, opened for one principal: in a file (`Alcove`) or behind a URL (`Remote`). Thread-safe.
+class Store(BaseStore, Handle):
+    """A store opened for one principal: in a file (`Alcove`) or behind a URL (`Remote`). Thread-safe.
 
     Close it, or use it with `with`. Most of its methods are the operations of `MemoryOperations`.
     """
 
     @property
     def admin(self) -> AdminHandle:
-        """Operating this store: what is held of whom, policies, settings, keys, figures, the audit log."""
+        """Administration of this store: personal data, policies, settings, keys, statistics, audit log."""
         return AdminHandle(self.transport)
 
     def agents(self, specs: Specs | None = None, *, llm: LLM | None = None) -> AgentsHandle:
-        """The agents and teams of some specs, or of the server, at work for this principal.
+        """The agents and teams of some specs, or of the server, for this principal.
 
-        `specs`: for a file: where specs are, or what they say as a mapping. A server has its own.
-        `llm`: the model that they talk with: `URL#MODEL`, settings, or a provider of your own; without, the
-        one that `ALCOVE_LLM_URL` and its like name. A server has its own.
+        `specs`: for a file: the path of the specs, or their content as a mapping. A server has its own.
+        `llm`: the model for chats: `URL#MODEL`, settings, or a provider of your own; by default the one that
+        `ALCOVE_LLM_URL` and the related variables name. A server has its own.
         """
         return AgentsHandle(self.transport.agents(specs, llm))
 
     def agent(
-        self, name: str, *, session_id: str = SESSION, specs: Specs | None = None, llm: LLM | None = None
+        self,
+        name: str,
+        *,
+        session_id: str = DEFAULT_SESSION,
+        specs: Specs | None = None,
+        llm: LLM | None = None,
     ) -> AgentHandle:
-        """One agent at work for this principal in one conversation.
+        """One agent for this principal in one conversation.
 
-        `specs`, `llm`: as for `agents`. In a file, and at a server that was started without any, an agent
-        needs no spec: it then remembers conversations and what it is told to remember for good.
+        `specs`, `llm`: as for `agents`. In a file, and at a server that was started without specs, an agent
+        needs none: it then has conversations and long-term memories.
         """
         return AgentHandle(AgentsHandle(self.transport.agent(specs, llm)), name, session_id)
 
@@ -184,7 +189,7 @@ class Store(OverStore, Handle):
         """Closes the store, for every handle over it."""
         self.transport.close()
 
-    # What `admin` has, too, because many look for it here
+    # Also in `admin`; many callers look for them here
 
     @property
     def api_keys(self) -> ApiKeysHandle:
@@ -197,7 +202,7 @@ class Store(OverStore, Handle):
     reload_policy = FileOperations.reload_policy
 
     def backup(self, to: str | os.PathLike[str]) -> Iterator[Progress[BackedUp]]:
-        """Copies the store into one new file while others use it, step by step, and verifies the copy."""
+        """Copies the store into a new file while it is in use, yields the progress, and verifies the copy."""
         return self.admin.backup(Path(to))
 
     def __enter__(self) -> Self:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from alcove.client.asynchronous import AsyncAlcove
-from alcove.client.http_transport import MAX_CALLS
+from alcove.client.remote import MAX_CALLS
 from alcove.client.store import Store
 from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest, requires_extra

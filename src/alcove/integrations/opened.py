@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 from alcove.client import connect
-from alcove.client.http_transport import MAX_CALLS
+from alcove.client.remote import MAX_CALLS
 from alcove.client.store import Store
 from alcove.core.errors import InvalidRequest, PermissionDenied
 from alcove.core.event_loop import CallThreads

@@ -260,7 +260,7 @@ def test_half_a_copy_is_not_opened_even_where_its_key_is_in_the_environment(
         fill(memory, "bob", 3)
         events = timeline(memory)
     broken_off(migrate(path, database), rounds=1)
-    with pytest.raises(StoreError, match="broken off"):
+    with pytest.raises(StoreError, match="incomplete copy"):
         opened(database)
     migrated(path, database)
     assert_sound_and_holds(database, events)

@@ -54,7 +54,7 @@ def here(tmp_path: Path) -> Iterator[Alcove]:
 def test_what_only_the_file_has_is_told(service: Service) -> None:
     with Remote(service.url) as store:
         for call in (store.sweep, store.reload_policy):
-            with pytest.raises(AlcoveError, match="is not done over a URL"):
+            with pytest.raises(AlcoveError, match="cannot be done over a URL"):
                 call()
         with pytest.raises(InvalidRequest, match="roles"):
             store.as_user("alice", roles=["admin"])
