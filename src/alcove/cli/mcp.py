@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from alcove.api.operation import Operation
     from alcove.client.store import AgentsHandle, Transport
     from alcove.core.principal import Principal
-    from alcove.integrations.mcp import Connected
+    from alcove.integrations.mcp import McpAgent
 
 _FILE_POLL_SECONDS, _SERVER_POLL_SECONDS = 1.0, 5.0
 """How often to check whether an agent's tools have changed; with a server, each check is a request."""
@@ -41,18 +41,18 @@ def mcp(
       alcove mcp --agent researcher --at http://127.0.0.1:8080 --token …
     """
     from alcove.client.embedded import LocalTransport  # noqa: PLC0415  not needed for --help
-    from alcove.integrations.mcp import Connected, Memory, make_server  # noqa: PLC0415
+    from alcove.integrations.mcp import McpAgent, McpOperations, make_server  # noqa: PLC0415
 
     server, transport = make_server(), agents.transport
     agents.tools(agent, "mcp", team)  # refuses an unknown agent or team
     grant = transport.services["Agents"].direct if isinstance(transport, LocalTransport) else None
-    connection = Connected(
-        Memory(ThreadedTransport(transport, grant)),
+    connection = McpAgent(
+        McpOperations(ThreadedTransport(transport, grant)),
         agent,
         session_id,
         team,
         dict(parse_pair(word, "--instance") for word in runs),
-        look_seconds=_FILE_POLL_SECONDS if grant else _SERVER_POLL_SECONDS,
+        poll_seconds=_FILE_POLL_SECONDS if grant else _SERVER_POLL_SECONDS,
     )
     asyncio.run(_serve(server, connection))
 
@@ -71,13 +71,13 @@ class ThreadedTransport:
         return partial(asyncio.to_thread, transport.bound(operation))
 
 
-async def _serve(server: Server[Connected], connection: Connected) -> None:
+async def _serve(server: Server[McpAgent], connection: McpAgent) -> None:
     """Answers until stdin ends; anything else that is printed goes to stderr."""
     from mcp.server.lowlevel import NotificationOptions  # noqa: PLC0415
     from mcp.server.stdio import stdio_server  # noqa: PLC0415
 
     @asynccontextmanager
-    async def lifespan(_: object) -> AsyncIterator[Connected]:
+    async def lifespan(_: object) -> AsyncIterator[McpAgent]:
         yield connection
 
     server.lifespan = lifespan

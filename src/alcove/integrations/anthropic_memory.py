@@ -1,4 +1,4 @@
-"""Alcove for Anthropic's memory tool: the files that Claude keeps in /memories are memories of the user."""
+"""Anthropic's memory tool: the files that Claude writes to /memories are memories of the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from alcove.client.store import Store
 from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest, requires_extra
 from alcove.core.event_loop import CallThreads
-from alcove.integrations.calling import MENDABLE
+from alcove.integrations.adapter import CORRECTABLE_ERRORS
 from alcove.integrations.memory_files import MemoryFiles
 
 with requires_extra("alcove.integrations.anthropic_memory", extra="anthropic"):
@@ -23,23 +23,23 @@ with requires_extra("alcove.integrations.anthropic_memory", extra="anthropic"):
 
 
 class AlcoveMemoryTool(BetaAbstractMemoryTool):
-    """The memory of one agent for the user of a store, for `client.beta.messages.tool_runner(tools=[…])`."""
+    """An agent's memory for the user of a store, for `client.beta.messages.tool_runner(tools=[…])`."""
 
     def __init__(
         self, store: Store, agent: str, *, cache_control: BetaCacheControlEphemeralParam | None = None
     ) -> None:
-        """`store`: as the user: `alcove.connect("memory.db", user="alice")`. `agent`: whose memory it is."""
+        """`store`: opened for the user: `alcove.connect("memory.db", user="alice")`. `agent`: its name."""
         super().__init__(cache_control=cache_control)
         if not isinstance(store, Store):
             raise InvalidRequest("store", "an open store: alcove.connect(…)")
         self._files = MemoryFiles(store, agent)
 
     def call(self, input: object) -> str:
-        """Does a command as Claude gives it; where it cannot be done, a `ToolError` says why."""
+        """Performs a command of Claude; raises `ToolError` with the reason if it cannot."""
         return _perform(self._files, input)
 
     def execute(self, command: BetaMemoryTool20250818Command) -> str:
-        """Does a command of the client's own types."""
+        """Performs a command that is a record of the client library."""
         return self.call(command.to_dict())
 
     view = create = str_replace = insert = delete = rename = execute
@@ -50,24 +50,24 @@ class AlcoveMemoryTool(BetaAbstractMemoryTool):
 
 
 class AsyncAlcoveMemoryTool(BetaAsyncAbstractMemoryTool):
-    """The same for `AsyncAnthropic`, with a store that is awaited."""
+    """An `AlcoveMemoryTool` for `AsyncAnthropic`, with an `AsyncAlcove`."""
 
     def __init__(
         self, store: AsyncAlcove, agent: str, *, cache_control: BetaCacheControlEphemeralParam | None = None
     ) -> None:
-        """`store`: as the user: `AsyncAlcove("memory.db", user="alice")`. `agent`: whose memory it is."""
+        """`store`: opened for the user: `AsyncAlcove("memory.db", user="alice")`. `agent`: its name."""
         super().__init__(cache_control=cache_control)
         if not isinstance(store, AsyncAlcove):
-            raise InvalidRequest("store", "an open store that is awaited: AsyncAlcove(…)")
+            raise InvalidRequest("store", "an AsyncAlcove: AsyncAlcove(…)")
         self._files = MemoryFiles(store.blocking(), agent)
         self._threads = CallThreads(MAX_CALLS, "alcove-files")
 
     async def call(self, input: object) -> str:
-        """Does a command as Claude gives it; where it cannot be done, a `ToolError` says why."""
+        """Performs a command of Claude; raises `ToolError` with the reason if it cannot."""
         return await self._threads.run(partial(_perform, self._files, input))
 
     async def execute(self, command: BetaMemoryTool20250818Command) -> str:
-        """Does a command of the client's own types."""
+        """Performs a command that is a record of the client library."""
         return await self.call(command.to_dict())
 
     view = create = str_replace = insert = delete = rename = execute
@@ -77,7 +77,7 @@ class AsyncAlcoveMemoryTool(BetaAsyncAbstractMemoryTool):
         return await self._threads.run(self._files.clear)
 
 
-# The commands, as a model may give them: nothing is taken for granted; `MemoryFiles` has a method for each
+# The commands, which a model may get wrong in any way; each has a method of `MemoryFiles`
 
 
 class _View(Struct, tag_field="command", tag="view"):
@@ -114,13 +114,13 @@ class _Rename(Struct, tag_field="command", tag="rename"):
 _Command: Any = _View | _Create | _StrReplace | _Insert | _Delete | _Rename
 
 
-def _perform(files: MemoryFiles, given: object) -> str:
-    """Does a command, and says what came of it."""
+def _perform(files: MemoryFiles, input: object) -> str:
+    """Performs a command and returns the text for the model."""
     try:
-        command = convert(given, _Command)
-        do = getattr(files, command.__struct_config__.tag)
-        return str(do(*msgspec.structs.astuple(command)))
+        command = convert(input, _Command)
+        method = getattr(files, command.__struct_config__.tag)
+        return str(method(*msgspec.structs.astuple(command)))
     except msgspec.ValidationError as error:
-        raise ToolError(f"This is no command of the memory tool: {str(error)[:300]}") from None
-    except MENDABLE as error:
+        raise ToolError(f"This is not a command of the memory tool: {str(error)[:300]}") from None
+    except CORRECTABLE_ERRORS as error:
         raise ToolError(error.public_message) from error

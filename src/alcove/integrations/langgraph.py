@@ -1,9 +1,9 @@
-"""LangGraph: its store, kept in Alcove.
+"""LangGraph: a store of long-term memories, in Alcove.
 
     store = AlcoveStore("http://127.0.0.1:8080", token=token)
     store.put(("user", "alice", "notes"), "python_tip", {"text": "Use list comprehensions."})
 
-A namespace is used as it is given, and the policy decides who may use it. `root` puts every namespace below
+A namespace is used as it is, and the policy decides who may use it. `root` puts every namespace below another
 one. With `by_user` the first label is the user who owns an item: their key encrypts it, and it is erased with
 them.
 """
@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from itertools import chain, takewhile
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from alcove.client import is_url
@@ -24,8 +24,8 @@ from alcove.core.namespace import TREE, Namespace
 from alcove.core.records import BatchOperation, Delete, Memory, Put, SearchMode, Touch
 from alcove.core.settings import Settings
 from alcove.core.validation import extract_texts
-from alcove.integrations.langgraph_embeddings import LangChainEmbedder
-from alcove.integrations.opened import MOST_OPERATIONS, At, Opened, search_all, write_all
+from alcove.integrations.adapter import MAX_BATCH, StoreAdapter, StoreLocation, search_all, write_all
+from alcove.search.embedders import Matrix, unit
 
 with requires_extra("alcove.integrations.langgraph", extra="langgraph"):
     from langgraph.store.base import (
@@ -41,25 +41,26 @@ with requires_extra("alcove.integrations.langgraph", extra="langgraph"):
         SearchItem,
         SearchOp,
         TTLConfig,
+        ensure_embeddings,
         get_text_at_path,
         validate_op_namespace,
     )
 
-Kind = TypeVar("Kind", bound=Item)
+ItemType = TypeVar("ItemType", bound=Item)
 Labels = tuple[str, ...]
 CALLER = "{user_id}"
-"""A segment of `root` that stands for the user whose credentials the store is opened with."""
-_MOST_TEXTS, _MOST_BYTES = Settings().max_index_fields, Settings().max_index_bytes
+"""A segment of `root` that stands for the user whose credentials open the store."""
+_MAX_TEXTS, _MAX_BYTES = Settings().max_index_fields, Settings().max_index_bytes
 
 
-class AlcoveStore(Opened, BaseStore):
-    """A `BaseStore` on a file or a URL; threads and event loops share one."""
+class AlcoveStore(StoreAdapter, BaseStore):
+    """A `BaseStore` on a file or a URL; threads and event loops may share it."""
 
     supports_ttl = True
 
     def __init__(
         self,
-        at: At,
+        at: StoreLocation,
         *,
         root: str | Sequence[str] | None = None,
         index: Sequence[str] | Mapping[str, Any] | bool | None = None,
@@ -68,93 +69,92 @@ class AlcoveStore(Opened, BaseStore):
         by_user: bool = False,
         **opening: Any,
     ) -> None:
-        """Opens a store, or takes one that is open.
+        """Opens a store, or uses an open one.
 
-        `at`: the path of a file, a URL, or a store; `opening`: what `alcove.connect` takes beside it.
-        `root`: a namespace below which everything is put, such as `("user", "alice", "langgraph")` or
-        `"user:alice:langgraph"`; `{user_id}` in it stands for the caller. Without it, a namespace is used as
-        it is given. `user:{user_id}:langgraph` is where earlier versions put everything.
-        `index`: which texts of a value a query finds. By default all of them; a list of paths such as
-        `["text"]` chooses some, False switches indexing off. LangGraph's `{"fields": […]}` is taken too, for
-        a file also with `embed` and `dims`. Indexed text is stored in plain text, the value is encrypted.
+        `at`: the path of a file, a URL, or a store; `opening`: the other arguments of `alcove.connect`.
+        `root`: a namespace below which everything is stored, such as `("user", "alice", "langgraph")` or
+        `"user:alice:langgraph"`; `{user_id}` in it stands for the caller. Without it, namespaces are used as
+        they are. Earlier versions stored everything at `user:{user_id}:langgraph`.
+        `index`: the texts of a value that a query finds: by default all of them; a list of paths such as
+        `["text"]` selects some, False switches indexing off. Also LangGraph's `{"fields": […]}`, for a file
+        also with `embed` and `dims`. Indexed text is stored in plain text, the value is encrypted.
         `ttl`: LangGraph's `default_ttl` and `refresh_on_read`, in minutes.
-        `mode`: how a query ranks: by meaning, in the order of scores; by `keyword`; or by both (`hybrid`).
-        `by_user`: True if the first label of each namespace is the user who owns it.
+        `mode`: how a query ranks: by meaning (`semantic`), by words (`keyword`) or by both (`hybrid`).
+        `by_user`: whether the first label of each namespace is the user who owns it.
         """
         if by_user and root is not None:
             raise InvalidRequest("root", "none with by_user, which puts each user's items below their own")
-        paths: list[str] | None = None
+        self._is_indexed = index is not False
+        self._paths: list[str] | None = None
+        """The paths of the texts to index; None for all texts."""
         if isinstance(index, Mapping):
-            paths = _checked_paths(index.get("fields") or ["$"], "index.fields")
+            self._paths = _check_paths(index.get("fields") or ["$"], "index.fields")
+            if "embed" in index:
+                if isinstance(at, Store) or is_url(at):
+                    raise InvalidRequest("index.embed", "none here: this store has an embedder of its own")
+                opening["embedder"] = LangChainEmbedder(index)
         elif index is not None and not isinstance(index, bool):
-            paths = _checked_paths(index, "index")
-        if isinstance(index, Mapping) and "embed" in index:
-            if isinstance(at, Store) or is_url(at):
-                raise InvalidRequest("index.embed", "none here: this store has an embedder of its own")
-            opening["embedder"] = LangChainEmbedder(index)
+            self._paths = _check_paths(index, "index")
         self._template: Labels = tuple(Namespace.checked(() if root is None else root, "root"))
         super().__init__(at, opening)
-        self._is_indexed = index is not False
-        self._paths = paths
-        """None for every text of a value."""
         self.ttl_config, self._mode, self._by_user = ttl, mode, by_user
         self._root: Labels | None = None if by_user or CALLER in self._template else self._template
-        """Where everything is; None until the caller is known, and with `by_user`."""
+        """The prefix of every namespace; None with `by_user`, and until the caller is known."""
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Does some operations; what is read is as it was before what is written."""
-        return self._do([*ops])
+        """Performs operations; reads do not see the writes of the same batch."""
+        return self._perform([*ops])
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """The same for event loops."""
-        return await self._threads.run(partial(self._do, [*ops]))
+        """`batch` for event loops."""
+        return await self._threads.run(partial(self._perform, [*ops]))
 
     def get(self, namespace: Labels, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
-        """The item at a key, straight from the store where nothing else is to be done for it."""
+        """The item at a key; asks the store directly unless a lifetime is to be refreshed."""
         labels = tuple(namespace)
-        if self._root is None or not _taken(labels):
-            return super().get(namespace, key, refresh_ttl=refresh_ttl)
-        try:
-            memory = self._store.get(self._root + labels, str(key))
-        except PermissionDenied:
-            return super().get(namespace, key, refresh_ttl=refresh_ttl)  # which says what to do
-        if memory is None:
-            return None
-        if memory.ttl_seconds:
-            return super().get(namespace, key, refresh_ttl=refresh_ttl)
-        return self._item(memory)
+        if self._root is not None and _is_valid(labels):
+            with suppress(PermissionDenied):  # the other path explains it
+                memory = self._store.get(self._root + labels, str(key))
+                if memory is None:
+                    return None
+                if not memory.ttl_seconds:
+                    return self._item(memory)
+        return super().get(namespace, key, refresh_ttl=refresh_ttl)
 
-    def _do(self, ops: Sequence[Op]) -> list[Result]:
+    def _perform(self, ops: Sequence[Op]) -> list[Result]:
         if not self._by_user and self._root is None:
             caller = self._caller()
-            self._root = tuple(caller if each == CALLER else each for each in self._template)
+            self._root = tuple(caller if label == CALLER else label for label in self._template)
         results: list[Result] = []
         writes: dict[tuple[Labels, str], PutOp] = {}
         for op in ops:
             match op:
                 case GetOp():
-                    results.append(self._get(self._as_owner(op.namespace), op))
+                    results.append(self._get(op))
                 case SearchOp():
-                    results.append(self._search(self._as_owner(op.namespace_prefix), op))
+                    results.append(self._search(op))
                 case ListNamespacesOp():
                     results.append(self._namespaces(op))
                 case PutOp():
-                    writes[tuple(op.namespace), op.key] = op  # the last of a key counts
+                    writes[tuple(op.namespace), op.key] = op  # the last write of a key wins
                     results.append(None)
                 case _:
-                    raise InvalidRequest("ops", f"operations of LangGraph's, not {type(op).__name__}")
+                    raise InvalidRequest("ops", f"operations of LangGraph, not {type(op).__name__}")
         users: dict[str | None, list[BatchOperation]] = {}
-        for op in writes.values():
-            users.setdefault(self._owner(op.namespace), []).append(self._write(op))
+        for write in writes.values():
+            users.setdefault(self._owner(write.namespace), []).append(self._write(write))
         for user, operations in users.items():
             try:
                 write_all(self._store if user is None else self._store.as_user(user), operations)
             except PermissionDenied as error:
-                raise self._explain(error, _refused(operations, error)) from None
+                number = error.details.get("operation")
+                if not isinstance(number, int) or len(operations) > MAX_BATCH:
+                    number = 0
+                raise self._explain(error, operations[number].namespace) from None
         return results
 
-    def _get(self, store: Store, op: GetOp) -> Item | None:
-        room = self._room(op.namespace)
+    def _get(self, op: GetOp) -> Item | None:
+        store, room = self._store_of(op.namespace), self._room(op.namespace)
         try:
             memory: Memory | None = store.get(room, op.key)
         except PermissionDenied as error:
@@ -162,12 +162,12 @@ class AlcoveStore(Opened, BaseStore):
         if memory is None:
             return None
         if op.refresh_ttl:
-            self._refresh(store, [memory])
+            _refresh(store, [memory])
         return self._item(memory)
 
-    def _search(self, store: Store, op: SearchOp) -> list[SearchItem]:
-        room = self._room(op.namespace_prefix)
-        pages = search_all(
+    def _search(self, op: SearchOp) -> list[SearchItem]:
+        store, room = self._store_of(op.namespace_prefix), self._room(op.namespace_prefix)
+        hits = search_all(
             store,
             room,
             query=op.query if op.query and op.query.strip() else None,
@@ -180,36 +180,25 @@ class AlcoveStore(Opened, BaseStore):
             wait_for_index=True,
         )
         try:
-            found = [*pages]
+            memories = [*hits]
         except PermissionDenied as error:
             raise self._explain(error, room) from None
         if op.refresh_ttl:
-            self._refresh(store, found)
-        return [self._item(each, SearchItem, score=each.similarity) for each in found]
-
-    def _refresh(self, store: Store, found: Sequence[Memory]) -> None:
-        """Lets those that expire live on for as long as they were to when they were written."""
-        expiring: dict[Labels, list[BatchOperation]] = {}
-        for each in found:
-            if each.ttl_seconds:
-                touches = expiring.setdefault(each.namespace, [])
-                touches.append(Touch(each.namespace, each.key, refresh=True))
-        try:
-            write_all(store, [*chain(*expiring.values())])
-        except PermissionDenied:  # some may be read and not written: the others are refreshed all the same
-            for touches in expiring.values():
-                with suppress(PermissionDenied):
-                    write_all(store, touches)
+            _refresh(store, memories)
+        return [self._item(memory, SearchItem, score=memory.similarity) for memory in memories]
 
     def _namespaces(self, op: ListNamespacesOp) -> list[Labels]:
         conditions = op.match_conditions or ()
-        prefixes = (each.path for each in conditions if each.match_type == "prefix")
-        known: Labels = tuple(takewhile(lambda label: label != "*", next(prefixes, ())))
-        owner, room = self._as_owner(known), self._room(known)
-        below = [each for each in owner.namespaces(room) if each[: len(room)] == room]
-        every = (self._labels(each) for each in below)
-        kept = {ns[: op.max_depth] for ns in every if ns and all(_matches(each, ns) for each in conditions)}
-        return sorted(kept)[op.offset : op.offset + op.limit]
+        prefixes = (condition.path for condition in conditions if condition.match_type == "prefix")
+        prefix: Labels = tuple(takewhile(lambda label: label != "*", next(prefixes, ())))
+        store, room = self._store_of(prefix), self._room(prefix)
+        namespaces = (self._labels(each) for each in store.namespaces(room) if each[: len(room)] == room)
+        matches = {
+            labels[: op.max_depth]
+            for labels in namespaces
+            if labels and all(_matches(condition, labels) for condition in conditions)
+        }
+        return sorted(matches)[op.offset : op.offset + op.limit]
 
     def _write(self, op: PutOp) -> BatchOperation:
         room = self._room(op.namespace)
@@ -218,32 +207,35 @@ class AlcoveStore(Opened, BaseStore):
         if op.ttl is not None and not math.isfinite(op.ttl):
             raise InvalidRequest("ttl", "a number of minutes")
         ttl = None if op.ttl is None else max(1, math.ceil(op.ttl * 60))
-        return Put(room, op.key, op.value, self._texts(op) or None, ttl)
+        return Put(room, op.key, op.value, self._index_texts(op) or None, ttl)
 
-    def _texts(self, op: PutOp) -> dict[str, str]:
-        """The texts by which an item is found, each by its path; of very many, the last ones together."""
+    def _index_texts(self, op: PutOp) -> dict[str, str]:
+        """The texts to index, by path; the last field has all texts beyond the limit."""
         if not self._is_indexed or op.index is False or not isinstance(op.value, Mapping):
             return {}
-        paths = self._paths if op.index is None else _checked_paths(op.index, "index")
+        paths = self._paths if op.index is None else _check_paths(op.index, "index")
         try:
-            named = _all_texts(op.value) if paths is None else _texts_at(op.value, paths)
+            texts = _all_texts(op.value) if paths is None else _texts_at(op.value, paths)
         except RecursionError:
             raise InvalidRequest("value", "at most 100 levels of nesting") from None
-        if rest := named[_MOST_TEXTS - 1 :][1:]:
-            name, text = named[_MOST_TEXTS - 1]
-            named[_MOST_TEXTS - 1 :] = [(name, "\n".join([text, *(each for _, each in rest)]))]
-        return {name: _cut(text) for name, text in named}
+        if len(texts) > _MAX_TEXTS:
+            path, _ = texts[_MAX_TEXTS - 1]
+            texts[_MAX_TEXTS - 1 :] = [(path, "\n".join(text for _, text in texts[_MAX_TEXTS - 1 :]))]
+        # Drops half a character and surrogates: the store refuses such a value with a better message.
+        return {
+            path: text.encode(errors="ignore")[:_MAX_BYTES].decode(errors="ignore") for path, text in texts
+        }
 
-    # Where things are
+    # Addresses
 
     def _owner(self, labels: Labels) -> str | None:
-        """The user whose room it is, where the first label says that."""
+        """The user who owns a namespace; None without `by_user`."""
         if self._by_user and not labels:
-            raise InvalidRequest("namespace", "a user as its first label, where each has a room")
+            raise InvalidRequest("namespace", "a user as its first label: with by_user, each has a room")
         return labels[0] if self._by_user else None
 
-    def _as_owner(self, labels: Labels) -> Store:
-        """The store as the user whose room it is."""
+    def _store_of(self, labels: Labels) -> Store:
+        """The store for the owner of a namespace."""
         user = self._owner(labels)
         return self._store if user is None else self._store.as_user(user)
 
@@ -255,8 +247,8 @@ class AlcoveStore(Opened, BaseStore):
     def _labels(self, room: Labels) -> Labels:
         return (room[1], *room[3:]) if self._by_user else room[len(self._root or ()) :]
 
-    def _explain(self, error: PermissionDenied, room: Labels) -> PermissionDenied:
-        """The policy's refusal of a namespace, with what to do about it."""
+    def _explain(self, error: PermissionDenied, room: Sequence[str]) -> PermissionDenied:
+        """The policy's refusal of a namespace, with advice."""
         if self._by_user:
             return error
         caller = self._caller()
@@ -266,61 +258,63 @@ class AlcoveStore(Opened, BaseStore):
         reason = f"{tuple(room)} is not a namespace that {caller!r} may use ({error.reason}): {advice}"
         return PermissionDenied(reason)
 
-    def _item(self, memory: Memory, kind: type[Kind] = Item, **more: Any) -> Kind:  # type: ignore[assignment]
+    def _item(self, memory: Memory, kind: type[ItemType] = Item, **fields: Any) -> ItemType:  # type: ignore[assignment]
         return kind(
             value=memory.value,
             key=memory.key,
             namespace=self._labels(memory.namespace),
             created_at=memory.added_at,
             updated_at=memory.created_at,
-            **more,
+            **fields,
         )
 
 
-def _refused(operations: Sequence[BatchOperation], error: PermissionDenied) -> Labels:
-    """The namespace of the write that the policy refused, or of the first where it does not say which."""
-    number = error.details.get("operation")
-    if not isinstance(number, int) or len(operations) > MOST_OPERATIONS:
-        number = 0
-    return tuple(operations[number].namespace)
+def _refresh(store: Store, memories: Sequence[Memory]) -> None:
+    """Restarts the lifetimes of memories that expire."""
+    rooms: dict[Labels, list[BatchOperation]] = {}
+    for memory in memories:
+        if memory.ttl_seconds:
+            touch = Touch(memory.namespace, memory.key, refresh=True)
+            rooms.setdefault(memory.namespace, []).append(touch)
+    try:
+        write_all(store, [touch for touches in rooms.values() for touch in touches])
+    except PermissionDenied:  # some rooms may be read-only: refreshes the others
+        for touches in rooms.values():
+            with suppress(PermissionDenied):
+                write_all(store, touches)
 
 
 def _all_texts(value: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Every text of a value as one, a line each, below the name that LangGraph has for the whole of it."""
+    """All texts of a value as one, a line each, under LangGraph's path for the whole value."""
     try:
         texts = extract_texts(value).values()
-    except TypeError:  # names that are no strings: the store refuses the value, and says which
+    except TypeError:  # a name is not a string: the store refuses the value with a better message
         return []
     return [("$", "\n".join(texts))] if texts else []
 
 
-def _checked_paths(index: object, field: str) -> list[str]:
-    """Paths of texts to index; raises InvalidRequest, which names the field, for anything else."""
+def _check_paths(index: object, field: str) -> list[str]:
+    """The paths of texts to index; raises InvalidRequest, which names the field, for anything else."""
     if isinstance(index, Iterable) and not isinstance(index, str | bytes | Mapping):
-        items = [*index]
-        if len(paths := [path for path in items if isinstance(path, str)]) == len(items):
+        paths = [*index]
+        if all(isinstance(path, str) for path in paths):
             return paths
     raise InvalidRequest(field, "a list of paths, or False")
 
 
 def _texts_at(value: Mapping[str, Any], paths: Sequence[str]) -> list[tuple[str, str]]:
-    """The texts at LangGraph's paths; each of several at one path has a number after it."""
-    found = {path: get_text_at_path(value, path) for path in paths}
+    """The texts at LangGraph's paths; if a path has several, their numbers are appended to it."""
+    texts_by_path = {path: get_text_at_path(value, path) for path in paths}
     return [
         (f"{path}.{n}" if len(texts) > 1 else path, text)
-        for path, texts in found.items()
+        for path, texts in texts_by_path.items()
         for n, text in enumerate(texts)
     ]
 
 
-def _cut(text: str) -> str:
-    """As much of a text as an index field may have; the value itself may say that it is no text at all."""
-    return text.encode(errors="ignore")[:_MOST_BYTES].decode(errors="ignore")
-
-
 @lru_cache(10_000)
-def _taken(labels: Labels) -> bool:
-    """Whether LangGraph takes these labels; where it does not, it says why."""
+def _is_valid(labels: Labels) -> bool:
+    """Whether LangGraph accepts these labels; if it does not, its own `get` raises an error."""
     try:
         validate_op_namespace(GetOp(labels, ""))
     except InvalidNamespaceError:
@@ -329,9 +323,46 @@ def _taken(labels: Labels) -> bool:
 
 
 def _matches(condition: MatchCondition, labels: Labels) -> bool:
-    """Whether labels begin, or end, with those of a condition, in which a star stands for any."""
-    wanted = condition.path
-    part = labels[: len(wanted)] if condition.match_type == "prefix" else labels[len(labels) - len(wanted) :]
-    return len(part) == len(wanted) <= len(labels) and all(
-        star in ("*", label) for star, label in zip(wanted, part, strict=True)
-    )
+    """Whether labels begin, or end, with those of a condition, in which a star matches any label."""
+    pattern = condition.path
+    if len(pattern) > len(labels):
+        return False
+    start = 0 if condition.match_type == "prefix" else len(labels) - len(pattern)
+    return all(star in ("*", label) for star, label in zip(pattern, labels[start:], strict=False))
+
+
+class LangChainEmbedder:
+    """Embeds texts with LangChain's embeddings, or with a function from texts to vectors."""
+
+    def __init__(self, index: Mapping[str, Any]) -> None:
+        """`index`: LangGraph's `embed` and `dims`."""
+        self._embeddings, self.dimensions = ensure_embeddings(index["embed"]), int(index.get("dims") or 0)
+        self.name = f"langgraph:{_model_name(index['embed'])}:{self.dimensions}"
+
+    def windows(self, text: str) -> list[str]:
+        """The text as a whole, as LangGraph's stores embed it."""
+        return [text]
+
+    def embed(self, texts: Sequence[str]) -> Matrix:
+        """One row of length 1 for each text."""
+        return _to_matrix(self._embeddings.embed_documents([*texts]))
+
+    def embed_query(self, text: str) -> Matrix:
+        """The one row of a query."""
+        return _to_matrix([self._embeddings.embed_query(text)])
+
+
+def _model_name(embed: Any) -> str:
+    """A name that differs between models: the class or function, and the model that it names."""
+    if isinstance(embed, str):
+        return embed
+    kind = embed if hasattr(embed, "__qualname__") else type(embed)
+    models = (getattr(embed, name, None) for name in ("model", "model_name", "model_id", "deployment"))
+    names = [model for model in models if isinstance(model, str)]
+    return ".".join([kind.__module__, kind.__qualname__, *names[:1]])
+
+
+def _to_matrix(vectors: Sequence[Sequence[float]]) -> Matrix:
+    import numpy as np  # noqa: PLC0415  with the first vector
+
+    return unit(np.asarray(vectors, dtype=np.float32))

@@ -1,186 +1,263 @@
-"""Files that an agent keeps of a user, as memories in one room: `agent:<agent>:u:<user>:memories`.
+"""An agent's files about a user, as memories in one room: `agent:<agent>:u:<user>:memories`.
 
-The key of a memory is the path, its value is `{"content": text}`: sealed on disk, and not indexed. A folder
-is there as long as a file is in it. An edit goes by the revision that was read, and moving or deleting a
-folder is one transaction, so that of two who change something at once neither loses a change.
+The key of a memory is the path, its value is `{"content": text}`: encrypted on disk, and not indexed. A
+folder exists as long as there is a file in it. An edit expects the revision that was read, and moving or
+deleting a folder is one transaction, so that concurrent callers never lose a change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from urllib.parse import unquote
 
 from alcove.client.store import Store
 from alcove.core.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge
-from alcove.core.records import BatchOperation, Delete, Entry, Get, Memory, Put
-from alcove.integrations import memory_paths as paths
-from alcove.integrations.memory_paths import ROOT, checked_path
-from alcove.integrations.opened import read_all, search_all
+from alcove.core.records import MAX_KEY_BYTES, BatchOperation, Delete, Entry, Get, Memory, Put
+from alcove.core.unicode import normalize
+from alcove.integrations.adapter import read_all, search_all
 
-MOST_FILES = 500
-"""Files of one user with one agent: a move of them all is one batch."""
-MOST_CHARACTERS = 64_000
+ROOT = "/memories"
+MAX_FILES = 500
+"""Files of one user with one agent: moving all of them is one batch."""
+MAX_CHARACTERS = 64_000
 """Characters of one file."""
-MOST_LISTED = 200
-"""Names in one list."""
-_ATTEMPTS = 100
+MAX_LISTED = 200
+"""Names in one listing."""
+MAX_SHOWN = 50_000
+"""Characters of a file in one answer."""
+_MAX_ATTEMPTS = 100
 
 
 class MemoryFiles:
-    """The files of one agent for the user of a store."""
+    """The files of one agent for the user of a store; methods return the text for the model."""
 
     def __init__(self, store: Store, agent: str) -> None:
         self._store, self._agent = store, agent
-        self._room: tuple[str, ...] | None = None
 
     def view(self, path: str, lines: tuple[int, int] | None = None) -> str:
-        """A file with line numbers, or only two `lines` and what is between (-1: the end); or a folder."""
-        path = checked_path(path)
+        """Shows a folder, or a file with line numbers; `lines`: only the first to the last (-1: the end)."""
+        path = _check_path(path)
         if path != ROOT and (file := self._get(path)) is not None:
-            return f"Here's the content of {path} with line numbers:\n{paths.numbered(_text(file), lines)}"
-        sizes = {key: size for key, size in (self._sizes()).items() if key.startswith(f"{path}/")}
+            return f"Here's the content of {path} with line numbers:\n{_number_lines(_text(file), lines)}"
+        files = search_all(self._store, self._room, exact=True)
+        sizes = {
+            file.key: len(str(file.value.get("content", "")).encode())
+            for file in files
+            if file.key.startswith(f"{path}/")
+        }
         if not sizes and path != ROOT:
             raise NotFound(f"The path {path} does not exist. Please provide a valid path.")
-        names = [*paths.listed(path, sizes)]
+        names = [*_list_folder(path, sizes)]
         head = f"Here're the files and directories up to 2 levels deep in {path}, excluding hidden items:"
-        left = len(names) - MOST_LISTED
-        more = [f"[and {left} more: view one of the directories]"] if left > 0 else []
-        return "\n".join([head, f"{paths.size_of(sum(sizes.values()))}\t{path}", *names[:MOST_LISTED], *more])
+        more = len(names) - MAX_LISTED
+        note = [f"[and {more} more: view one of the directories]"] if more > 0 else []
+        return "\n".join([head, f"{_format_size(sum(sizes.values()))}\t{path}", *names[:MAX_LISTED], *note])
 
     def create(self, path: str, text: str) -> str:
-        """Makes a new file."""
-        path, keys = checked_path(path), self._keys()
-        if len(keys) >= MOST_FILES:
-            raise PayloadTooLarge("path", f"one of at most {MOST_FILES} files: delete some first")
-        paths.refuse_taken(path, keys)
+        """Creates a new file."""
+        path, revisions = _check_path(path), self._revisions()
+        if len(revisions) >= MAX_FILES:
+            raise PayloadTooLarge("path", f"one of at most {MAX_FILES} files: delete some first")
+        _check_unused(path, revisions)
         try:
-            self._store.put(self._at(), path, _value(text), create_only=True)
+            self._store.put(self._room, path, _value(text), create_only=True)
         except Conflict:
-            raise paths.exists(path) from None
+            raise Conflict(f"{path} already exists") from None
         return f"File created successfully at: {path}"
 
     def str_replace(self, path: str, old: str, new: str) -> str:
-        """Puts a text in the place of one that occurs just once."""
-        path, line = checked_path(path), 0
+        """Replaces a text that occurs exactly once."""
+        path = _check_path(path)
 
-        def replaced(text: str) -> str:
-            nonlocal line
-            found = text.count(old) if old else 0
-            if found > 1:
-                first = f"{found} times in {path}, the first time in line {paths.line_of(text, old)}"
-                raise Conflict(f"No replacement was performed: old_str occurs {first}. Make it unique.")
-            if not found:
+        def replace(text: str) -> str:
+            count = text.count(old) if old else 0
+            if count > 1:
+                places = f"{count} times in {path}, the first time in line {_line_number(text, old)}"
+                raise Conflict(f"No replacement was performed: old_str occurs {places}. Make it unique.")
+            if not count:
                 raise NotFound(f"No replacement was performed, old_str did not appear verbatim in {path}.")
-            line = paths.line_of(text, old)
             return text.replace(old, new)
 
-        text = self._edited(path, replaced)
-        shown = paths.numbered(text, (max(1, line - 2), min(line + 2, text.count("\n") + 1)))
-        return f"The memory file has been edited. Around the change it is now, with line numbers:\n{shown}"
+        before, after = self._edit(path, replace)
+        line = _line_number(before, old)
+        lines = _number_lines(after, (max(1, line - 2), min(line + 2, after.count("\n") + 1)))
+        return f"The memory file has been edited. Around the change it is now, with line numbers:\n{lines}"
 
     def insert(self, path: str, line: int, text: str) -> str:
-        """Puts lines after the line of this number; 0 is the beginning."""
-        path = checked_path(path)
+        """Inserts text after the line with this number; 0 is the beginning."""
+        path = _check_path(path)
 
-        def inserted(before: str) -> str:
+        def insert_lines(before: str) -> str:
             lines = before.removesuffix("\n").split("\n") if before else []
             if not 0 <= line <= len(lines):
                 raise InvalidRequest("insert_line", f"a line within the range [0, {len(lines)}], not {line}")
             return "\n".join([*lines[:line], text.removesuffix("\n"), *lines[line:], ""])
 
-        self._edited(path, inserted)
+        self._edit(path, insert_lines)
         return f"The file {path} has been edited."
 
     def delete(self, path: str) -> str:
-        """Deletes a file, or a folder with all that is in it."""
-        path = paths.below_root(checked_path(path))
-        for _ in range(_ATTEMPTS):
-            gone, at = paths.within(path, self._keys()), self._at()
-            if not gone:
+        """Deletes a file, or a folder with everything in it."""
+        path = _check_below_root(path)
+        for _ in range(_MAX_ATTEMPTS):
+            revisions = _at_or_below(path, self._revisions())
+            if not revisions:
                 raise NotFound(f"The path {path} does not exist")
-            if self._written([Delete(at, key, expected_revision=rev) for key, rev in gone.items()]):
+            if self._try_batch(
+                [Delete(self._room, key, expected_revision=n) for key, n in revisions.items()]
+            ):
                 return f"Successfully deleted {path}"
         raise _busy()
 
     def rename(self, old: str, new: str) -> str:
-        """Moves a file, or a folder with all that is in it, to where nothing is."""
-        (old, new), at = (paths.below_root(checked_path(each)) for each in (old, new)), self._at()
+        """Moves a file, or a folder with everything in it, to an unused path."""
+        old, new = _check_below_root(old), _check_below_root(new)
         if new.startswith(f"{old}/"):
-            raise InvalidRequest("new_path", "a path that is not inside of what is moved")
-        for _ in range(_ATTEMPTS):
-            keys = self._keys()
-            if not (moved := paths.within(old, keys)):
+            raise InvalidRequest("new_path", "a path outside of the directory that you move")
+        for _ in range(_MAX_ATTEMPTS):
+            revisions = self._revisions()
+            keys = [*_at_or_below(old, revisions)]
+            if not keys:
                 raise NotFound(f"The path {old} does not exist")
-            paths.refuse_taken(new, keys)
-            found = read_all(self._store, [Get(at, key) for key in moved])
-            files = [each for each in found if each]
-            steps: list[BatchOperation] = [Delete(at, each.key, each.revision) for each in files]
-            for each in files:
-                place = new + each.key[len(old) :]
-                steps.append(Put(at, place, each.value, index=each.index, create_only=True))
-            if len(files) == len(moved) and self._written(steps):
+            _check_unused(new, revisions)
+            files = [file for file in read_all(self._store, [Get(self._room, key) for key in keys]) if file]
+            operations: list[BatchOperation] = [Delete(self._room, each.key, each.revision) for each in files]
+            for file in files:
+                key = new + file.key[len(old) :]
+                operations.append(Put(self._room, key, file.value, index=file.index, create_only=True))
+            if len(files) == len(keys) and self._try_batch(operations):
                 return f"Successfully renamed {old} to {new}"
         raise _busy()
 
     def clear(self) -> str:
         """Deletes every file."""
-        while keys := self._keys():
-            self._written([Delete(self._at(), key) for key in [*keys][:MOST_FILES]])
+        while revisions := self._revisions():
+            self._try_batch([Delete(self._room, key) for key in [*revisions][:MAX_FILES]])
         return "All memory cleared"
 
-    def _at(self) -> tuple[str, ...]:
-        if self._room is None:
-            user = (self._store.whoami()).user
-            self._room = ("agent", self._agent, "u", user, "memories")
-        return self._room
+    @cached_property
+    def _room(self) -> tuple[str, ...]:
+        return ("agent", self._agent, "u", self._store.whoami().user, "memories")
 
     def _get(self, path: str) -> Memory | None:
-        return self._store.get(self._at(), path)
+        return self._store.get(self._room, path)
 
-    def _keys(self) -> dict[str, int]:
-        """The path of every file, with its revision."""
-        found, at = list[Entry](), self._at()
-        while page := self._store.list(at, limit=1000, offset=len(found), exact=True):
-            found += page
-        return {each.key: each.revision for each in found}
+    def _revisions(self) -> dict[str, int]:
+        """The revision of every file by its path."""
+        entries = list[Entry]()
+        while page := self._store.list(self._room, limit=1000, offset=len(entries), exact=True):
+            entries += page
+        return {entry.key: entry.revision for entry in entries}
 
-    def _sizes(self) -> dict[str, int]:
-        """The path of every file, with its size in bytes."""
-        files = search_all(self._store, self._at(), exact=True)
-        return {each.key: len(str(each.value.get("content", "")).encode()) for each in files}
-
-    def _edited(self, path: str, change: Callable[[str], str]) -> str:
-        """Changes what is in a file, from whatever it is at that moment; what it is then."""
-        for _ in range(_ATTEMPTS):
+    def _edit(self, path: str, change: Callable[[str], str]) -> tuple[str, str]:
+        """Changes the text of a file; returns the text before and after."""
+        for _ in range(_MAX_ATTEMPTS):
             if (file := self._get(path)) is None:
                 raise NotFound(f"There is no file {path}. Please provide a valid path.")
-            text = change(_text(file))
-            put = Put(self._at(), path, _value(text), expected_revision=file.revision)
-            if self._written([put]):
-                return text
+            before = _text(file)
+            after = change(before)
+            if self._try_batch([Put(self._room, path, _value(after), expected_revision=file.revision)]):
+                return before, after
         raise _busy()
 
-    def _written(self, steps: list[BatchOperation]) -> bool:
-        """Does all of it or nothing; whether it was as expected."""
+    def _try_batch(self, operations: list[BatchOperation]) -> bool:
+        """Performs all operations or none; returns False if a revision was not the expected one."""
         try:
-            self._store.batch(steps)
+            self._store.batch(operations)
             return True
         except Conflict:
             return False
 
 
 def _busy() -> Conflict:
-    return Conflict("others change these files all the time; try again")
+    return Conflict("other callers keep changing these files; try again")
 
 
 def _value(text: str) -> dict[str, str]:
-    if len(text) > MOST_CHARACTERS:
-        raise PayloadTooLarge("text", f"a file of at most {MOST_CHARACTERS} characters, not {len(text)}")
+    if len(text) > MAX_CHARACTERS:
+        raise PayloadTooLarge("text", f"a file of at most {MAX_CHARACTERS} characters, not {len(text)}")
     return {"content": text}
 
 
-def _text(memory: Memory) -> str:
-    """What is in a file."""
-    content = memory.value.get("content")
+def _text(file: Memory) -> str:
+    content = file.value.get("content")
     if not isinstance(content, str):
-        raise InvalidRequest("path", f"a file of text: a program wrote something else at {memory.key}")
+        raise InvalidRequest("path", f"a text file: another program wrote something else at {file.key}")
     return content
+
+
+# Paths
+
+
+def _check_path(path: str) -> str:
+    """The normalized path; raises InvalidRequest unless it is below /memories and unambiguous."""
+    if len(path) > MAX_KEY_BYTES:
+        raise PayloadTooLarge("path", f"at most {MAX_KEY_BYTES} bytes")
+    path = normalize("NFC", path.removesuffix("/"))
+    decoded = normalize("NFKC", unquote(unquote(unquote(path))))
+    names = decoded.split("/")[1:]
+    is_plain = path.isprintable() and decoded.isprintable() and not {"\\", "\ufffd"} & {*decoded}
+    has_names = all(name.strip(".") and name == name.strip() for name in names)
+    is_below = path.count("/") == len(names) and f"{path}/".startswith(f"{ROOT}/")
+    if not (is_plain and has_names and is_below):
+        raise InvalidRequest("path", f"{ROOT}, or a plain path below it without . and .., not {path[:200]!r}")
+    return path
+
+
+def _check_below_root(path: str) -> str:
+    """The normalized path; raises InvalidRequest for the root, which cannot be deleted or moved."""
+    if (path := _check_path(path)) == ROOT:
+        raise InvalidRequest("path", f"a path below {ROOT}: the directory itself cannot be changed")
+    return path
+
+
+def _at_or_below(path: str, revisions: dict[str, int]) -> dict[str, int]:
+    """The file at a path, or the files below it."""
+    return {key: number for key, number in revisions.items() if f"{key}/".startswith(f"{path}/")}
+
+
+def _check_unused(path: str, revisions: dict[str, int]) -> None:
+    """Raises an error if a new file cannot be at this path."""
+    if path == ROOT or _at_or_below(path, revisions):
+        raise Conflict(f"{path} already exists")
+    if files := [key for key in revisions if path.startswith(f"{key}/")]:
+        raise InvalidRequest("path", f"a path in a directory: {files[0]} is a file")
+
+
+# Texts for the model
+
+
+def _line_number(text: str, part: str) -> int:
+    """The number of the line in which the first occurrence of `part` begins."""
+    return text[: text.index(part)].count("\n") + 1
+
+
+def _number_lines(text: str, span: tuple[int, int] | None) -> str:
+    """The lines from the first to the last of a span with their numbers, cut to the size of one answer."""
+    lines = text.split("\n")
+    first, last = span or (1, -1)
+    last = len(lines) if last == -1 else last
+    if not 1 <= first <= last or first > len(lines):
+        raise InvalidRequest("view_range", f"two lines within [1, {len(lines)}], or -1 for the last one")
+    numbered = "\n".join(f"{n:6}\t{line}" for n, line in enumerate(lines[first - 1 : last], first))
+    if len(numbered) <= MAX_SHOWN:
+        return numbered
+    numbered = numbered[:MAX_SHOWN]
+    line_number = first + numbered.count("\n")
+    return f"{numbered}\n[cut in line {line_number} of {len(lines)}: view_range shows the rest]"
+
+
+def _list_folder(path: str, sizes: dict[str, int]) -> Iterator[str]:
+    """The names in a folder and in its folders, each with its size."""
+    totals: dict[str, int] = {}
+    for key, size in sizes.items():
+        names = key[len(path) + 1 :].split("/")
+        for depth in () if any(name.startswith(".") for name in names) else (1, 2)[: len(names)]:
+            name = "/".join([*names[:depth], *([""] if len(names) > depth else [])])
+            totals[name] = totals.get(name, 0) + size
+    return (f"{_format_size(totals[name])}\t{path}/{name}" for name in sorted(totals))
+
+
+def _format_size(count: int) -> str:
+    return f"{count}B" if count < 1024 else f"{count / 1024:.1f}K"

@@ -26,8 +26,7 @@ from alcove.api.operations import EVENTS
 from alcove.client.embedded import LocalTransport
 from alcove.core.errors import STATUS, AlcoveError, MissingExtra, NotFound, requires_extra
 from alcove.core.principal import Principal
-from alcove.integrations.mcp import LISTEN, Connected, Memory
-from alcove.integrations.mcp_changes import notices
+from alcove.integrations.mcp import LISTEN, McpAgent, McpOperations, watch_changes
 from alcove.server.limits import ThreadPool
 from alcove.server.routes import Endpoint, Page, Request, endpoint
 from alcove.server.streams import HEARTBEAT_SECONDS, Stream, Tail
@@ -141,9 +140,9 @@ class McpHandlers:
     async def changes(self, request: Request) -> Struct:
         """Streams notifications for as long as the client stays."""
         await self._load_exchanges()
-        connection = self._connection(request)
-        await connection.memory.spec(connection.agent)
-        return self._stream(notices(connection))
+        agent = self._connection(request)
+        await agent.operations.spec(agent.name)
+        return self._stream(watch_changes(agent))
 
     async def refuse_without_agent(self, request: Request) -> Struct:
         names = [each.name for each in self._agents.agents(request.principal)[:_MAX_NAMES]]
@@ -177,18 +176,16 @@ class McpHandlers:
                     yield b": still here\n\n"
                     last_heartbeat = time.monotonic()
 
-    def _connection(self, request: Request, transport: PooledTransport | None = None) -> Connected:
+    def _connection(self, request: Request, transport: PooledTransport | None = None) -> McpAgent:
         """The agent that the path names, in the session, team and runs that the query names."""
         query = request.endpoint.parse_query(request.scope["query_string"])
         assert isinstance(query, McpQuery)
         instances: dict[str, str] = {
             kind: name for kind in RUNS if (name := getattr(query, kind)) is not None
         }
-        transport = transport or PooledTransport(
-            self._services, request.principal, reads=self._reads, changes=self._changes
-        )
-        return Connected(
-            Memory(transport),
+        pooled = PooledTransport(self._services, request.principal, reads=self._reads, changes=self._changes)
+        return McpAgent(
+            McpOperations(transport or pooled),
             request.path["agent"],
             query.session,
             query.team,

@@ -18,8 +18,7 @@ from mcp.shared.jsonrpc_dispatcher import handler_exception_to_error_data
 from mcp.shared.transport_context import TransportContext
 from mcp.types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
-from alcove.integrations.mcp import LISTEN, Connected, make_server
-from alcove.integrations.mcp_changes import notices
+from alcove.integrations.mcp import LISTEN, McpAgent, make_server, watch_changes
 from alcove.server.authentication import Headers
 from alcove.server.routes import Page
 
@@ -61,7 +60,7 @@ class Exchanges:
         self._options = self._server.create_initialization_options(options)
 
     async def answer(
-        self, id: str | int, method: str, params: dict[str, Any] | None, headers: Headers, client: Connected
+        self, id: str | int, method: str, params: dict[str, Any] | None, headers: Headers, agent: McpAgent
     ) -> Page | Notices:
         """The answer to a request, or the notifications that it subscribes to.
 
@@ -77,8 +76,8 @@ class Exchanges:
                 connection = _connect(version, method, params, headers)
                 if method == LISTEN:
                     subscription = types.SubscriptionsListenRequestParams.model_validate(params)
-                    return notices(client, subscription.notifications, id)
-            runner = ServerRunner(self._server, connection, client, init_options=self._options)
+                    return watch_changes(agent, subscription.notifications, id)
+            runner = ServerRunner(self._server, connection, agent, init_options=self._options)
             result = await runner.on_request(_Exchange(id), method, params)
         except Exception as failed:
             if (data := handler_exception_to_error_data(failed)) is None:

@@ -89,7 +89,7 @@ def test_a_put_that_is_cut_short_leaves_no_checkpoint_without_its_values(
 def test_a_copy_that_is_cut_short_has_no_checkpoint_without_its_values(
     memory: Alcove, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("alcove.integrations.opened.MOST_OPERATIONS", 100)
+    monkeypatch.setattr("alcove.integrations.adapter.MAX_BATCH", 100)
 
     def cut(call: int, _: Any) -> None:
         if call == 2:

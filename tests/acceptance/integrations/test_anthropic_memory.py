@@ -16,7 +16,7 @@ from anthropic.lib.tools import ToolError
 from anthropic.types.beta import BetaMemoryTool20250818ViewCommand
 
 from alcove import Alcove, PermissionDenied
-from alcove.integrations import memory_files, memory_paths
+from alcove.integrations import memory_files
 from alcove.integrations.anthropic_memory import AlcoveMemoryTool, AsyncAlcoveMemoryTool
 from tests.support.file_and_url import Place
 from tests.support.llm_server import LLMServer, calls, text
@@ -172,7 +172,7 @@ def test_a_folder_is_moved_and_deleted_as_a_whole(tool: AlcoveMemoryTool) -> Non
     move = {"command": "rename", "old_path": "/memories/z"}
     assert "already exists" in refused(tool, **move, new_path="/memories/x")
     assert "already exists" in refused(tool, **move, new_path="/memories/z")
-    assert "not inside" in refused(tool, **move, new_path="/memories/z/y/w")
+    assert "outside of" in refused(tool, **move, new_path="/memories/z/y/w")
     assert "is a file" in refused(tool, **move, new_path="/memories/x/w")
     assert "does not exist" in refused(tool, command="rename", old_path="/memories/q", new_path="/memories/r")
     tool.call({"command": "delete", "path": "/memories/z"})
@@ -272,17 +272,17 @@ def test_names_that_look_the_same_are_the_same_file(memory: Alcove) -> None:
 
 def test_files_answers_and_lists_are_bounded(memory: Alcove, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = AlcoveMemoryTool(memory.as_user("alice"), "helper")
-    most = memory_files.MOST_CHARACTERS
+    most = memory_files.MAX_CHARACTERS
     assert "64000 characters" in refused(tool, command="create", path=NOTE, file_text="x" * (most + 1))
     made(tool, NOTE, "\n" * (most - 2) + "ab")
-    assert len(whole := seen(tool, NOTE)) < memory_paths.MOST_SHOWN + 200
+    assert len(whole := seen(tool, NOTE)) < memory_files.MAX_SHOWN + 200
     assert "view_range shows the rest" in whole
     assert seen(tool, NOTE, view_range=[most - 1, -1]).endswith("\tab")
     edit = {"command": "str_replace", "path": NOTE, "old_str": "ab", "new_str": "abc"}
     assert "64000 characters" in refused(tool, **edit)
     assert "64000 characters" in refused(tool, command="insert", path=NOTE, insert_line=0, insert_text="x")
-    monkeypatch.setattr(memory_files, "MOST_FILES", 12)
-    monkeypatch.setattr(memory_files, "MOST_LISTED", 5)
+    monkeypatch.setattr(memory_files, "MAX_FILES", 12)
+    monkeypatch.setattr(memory_files, "MAX_LISTED", 5)
     for n in range(11):
         made(tool, f"/memories/{n:02}")
     assert "at most 12 files" in refused(tool, command="create", path="/memories/more", file_text="")
@@ -296,7 +296,7 @@ def test_a_whole_room_of_files_is_moved_in_one_batch(memory: Alcove) -> None:
     tool, room = AlcoveMemoryTool(alice, "helper"), ("agent", "helper", "u", "alice", "memories")
     alice.batch([
         {"op": "put", "namespace": room, "key": f"/memories/d/{n}", "value": {"content": f"{n}"}}
-        for n in range(memory_files.MOST_FILES)
+        for n in range(memory_files.MAX_FILES)
     ])  # fmt: skip
     tool.call({"command": "rename", "old_path": "/memories/d", "new_path": "/memories/e"})
     assert seen(tool, "/memories/e/499").endswith("\t499")
@@ -338,8 +338,8 @@ def test_what_a_program_wrote_there_is_not_overwritten(memory: Alcove) -> None:
     tool, room = AlcoveMemoryTool(alice, "helper"), ("agent", "helper", "u", "alice", "memories")
     alice.put(room, "/memories/odd", {"n": 1})
     assert "/memories/odd" in seen(tool)
-    assert "a program wrote" in refused(tool, command="view", path="/memories/odd")
-    assert "a program wrote" in refused(
+    assert "another program wrote" in refused(tool, command="view", path="/memories/odd")
+    assert "another program wrote" in refused(
         tool, command="insert", path="/memories/odd", insert_line=0, insert_text="x"
     )
 

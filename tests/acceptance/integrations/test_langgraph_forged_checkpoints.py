@@ -34,7 +34,7 @@ from pydantic import BaseModel
 import alcove
 from alcove import Alcove, InvalidRequest, Unreadable
 from alcove.client.store import Store
-from alcove.integrations import things
+from alcove.integrations import signed_values
 from alcove.integrations.langgraph import AlcoveStore
 from alcove.integrations.langgraph_threads import AlcoveSaver
 from tests.support.command import Command as Alcommand
@@ -267,7 +267,7 @@ def test_a_checkpoint_that_claims_any_number_of_parts_ends_as_an_error_at_once(
         requested.append(len(gets))
         return [None for _ in gets]
 
-    monkeypatch.setattr(things, "read_all", count)
+    monkeypatch.setattr(signed_values, "read_all", count)
     plant(service, {**VALUE, "parts": parts})
     with saver_of(service) as saver, pytest.raises(Unreadable, match="is not signed"):
         saver.get_tuple(thread())
@@ -275,7 +275,7 @@ def test_a_checkpoint_that_claims_any_number_of_parts_ends_as_an_error_at_once(
     alice.put([*ROOM, "at"], NEWEST, {**VALUE, "parts": parts})
     assert AlcoveSaver(alice).sign_threads() == 0
     with pytest.raises(Unreadable, match="parts: expected a number from 0 to 4096"):
-        things.deletes(stored(alice, "at"))
+        signed_values.deletes(stored(alice, "at"))
     assert sum(requested) == 0
 
 

@@ -12,7 +12,7 @@ from mcp import Client, MCPError
 
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
-from alcove.integrations.mcp_resources import PAGE, memory_at, memory_uri
+from alcove.integrations.mcp import PAGE_SIZE, memory_uri, parse_memory_uri
 from tests.support.agent_service import SPECS, Player, Table
 from tests.support.mcp_clients import MODES, at_url, run
 from tests.support.service import serving
@@ -77,9 +77,9 @@ def test_memories_with_odd_names_are_listed_and_read(table: Table, mode: str) ->
     read = run(talk())
     own = {((*("user", alice.name, key),), key) for key in ODD}
     kept = {(("agent", "bot", "u", alice.name), key) for key in ODD}
-    assert {(tuple(memory_at(uri)[0]), memory_at(uri)[1]) for uri in read} == own | kept
+    assert {(tuple(parse_memory_uri(uri)[0]), parse_memory_uri(uri)[1]) for uri in read} == own | kept
     for uri, text in read.items():
-        namespace, key = memory_at(uri)
+        namespace, key = parse_memory_uri(uri)
         assert text == alice.service.get([*namespace], key, alice.token).text
 
 
@@ -92,14 +92,14 @@ def test_any_namespace_and_key_round_trip(segments: list[str], key: str) -> None
         return
     uri = memory_uri(namespace, key)
     assert uri.isascii()
-    assert memory_at(uri) == (namespace, key)
+    assert parse_memory_uri(uri) == (namespace, key)
 
 
 def test_more_than_a_page_comes_page_by_page_in_order(table: Table) -> None:
     alice = table.player()
     puts = [
         {"op": "put", "namespace": ["user", alice.name, f"n{n % 3}"], "key": f"k{n:03}", "value": {}}
-        for n in range(2 * PAGE)
+        for n in range(2 * PAGE_SIZE)
     ]
     assert alice.ask("POST", "/v1/memories/batch", json={"operations": puts}).status_code == 200
     for n in range(5):
@@ -111,8 +111,8 @@ def test_more_than_a_page_comes_page_by_page_in_order(table: Table) -> None:
             return [[each.uri for each in page] for page in await everything(client)]
 
     pages = run(talk())
-    assert [len(page) for page in pages] == [PAGE, PAGE, 8]
-    places = [(tuple(memory_at(uri)[0]), memory_at(uri)[1]) for page in pages for uri in page]
+    assert [len(page) for page in pages] == [PAGE_SIZE, PAGE_SIZE, 8]
+    places = [(tuple(parse_memory_uri(uri)[0]), parse_memory_uri(uri)[1]) for page in pages for uri in page]
     assert len({*places}) == len(places)
     assert sorted(places) == places
 
@@ -120,7 +120,8 @@ def test_more_than_a_page_comes_page_by_page_in_order(table: Table) -> None:
 def test_a_page_that_ends_with_a_room_leads_to_the_next_room(table: Table) -> None:
     alice = table.player()
     puts = [
-        {"op": "put", "namespace": ["user", alice.name], "key": f"k{n}", "value": {}} for n in range(PAGE - 1)
+        {"op": "put", "namespace": ["user", alice.name], "key": f"k{n}", "value": {}}
+        for n in range(PAGE_SIZE - 1)
     ]
     alice.ask("POST", "/v1/memories/batch", json={"operations": puts})
     alice.call("bot", "remember", key="first", content="in a room that sorts before the user's own")
@@ -131,7 +132,7 @@ def test_a_page_that_ends_with_a_room_leads_to_the_next_room(table: Table) -> No
             alice.put("user", alice.name, key="one more")
             return before + [len(page) for page in await everything(client)]
 
-    assert run(talk()) == [PAGE, PAGE, 1]
+    assert run(talk()) == [PAGE_SIZE, PAGE_SIZE, 1]
 
 
 @pytest.mark.parametrize("mode", MODES)

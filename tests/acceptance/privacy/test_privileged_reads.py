@@ -17,7 +17,7 @@ import pytest
 import alcove
 from alcove import AsyncAlcove
 from alcove.core.namespace import Namespace
-from alcove.integrations.mcp_resources import memory_uri
+from alcove.integrations.mcp import memory_uri
 from tests.support.agent_service import SPECS, Player, Table
 from tests.support.mcp_clients import at_url, run
 from tests.support.service import serving
