@@ -110,7 +110,7 @@ class AlcoveStore(StoreAdapter, BaseStore):
         return await self._threads.run(partial(self._perform, [*ops]))
 
     def get(self, namespace: Labels, key: str, *, refresh_ttl: bool | None = None) -> Item | None:
-        """The item at a key; asks the store directly unless a lifetime is to be refreshed."""
+        """The item at a key; asks the store directly unless it must refresh a lifetime."""
         labels = tuple(namespace)
         if self._root is not None and _is_valid(labels):
             with suppress(PermissionDenied):  # the other path explains it

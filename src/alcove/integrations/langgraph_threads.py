@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from contextlib import aclosing, suppress
 from functools import partial, wraps
 from hashlib import sha256
+from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from alcove.core.errors import InvalidRequest, NotFound, Unreadable, requires_extra
@@ -249,14 +250,10 @@ class AlcoveSaver(StoreAdapter, BaseCheckpointSaver[str]):
         """
         count = 0
         for room in [self._room()] if thread_ids is None else map(self._room, thread_ids):
-            unsigned: list[Memory] = []
-            for memory in search_all(self._store, room):
-                if _is_header(memory) and not self._values.is_signed(memory):
-                    unsigned.append(memory)
-                    if len(unsigned) == _SIGNING_BATCH:
-                        count += self._sign(unsigned)
-                        unsigned = []
-            count += self._sign(unsigned)
+            headers = filter(_is_header, search_all(self._store, room))
+            unsigned = (header for header in headers if not self._values.is_signed(header))
+            while batch := [*islice(unsigned, _SIGNING_BATCH)]:
+                count += self._sign(batch)
         return count
 
     def _sign(self, memories: Sequence[Memory]) -> int:

@@ -118,8 +118,8 @@ def function_tools(handle: AgentHandle | AsyncAgentHandle) -> list[Tool] | Corou
 def _tool(handle: AgentHandle | AsyncAgentHandle, description: Item) -> Tool:
     async def invoke(_: ToolContext[Any], arguments: str) -> str:
         try:
-            parsed = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
-            return (await call_handle(handle.call, description["name"], parsed)).text
+            tool_arguments = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+            return (await call_handle(handle.call, description["name"], tool_arguments)).text
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
             return "error: arguments: expected a JSON object"
         except CORRECTABLE_ERRORS as error:
