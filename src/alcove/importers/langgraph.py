@@ -33,8 +33,8 @@ _INDEX = re.compile("[0-9]{1,9}")
 _MAX_FIELDS, _MAX_VALUE_BYTES = Settings().max_index_fields, Settings().max_value_bytes
 _MANY_FIELDS = f"an import takes at most {_MAX_FIELDS} of an item"
 _LARGE_VALUE = f"its value is larger than {_MAX_VALUE_BYTES} bytes"
-_OTHER_PATH = "an import does not follow such a path; put the item again to index it"
-_NO_OWNER = "in a namespace that no user owns: --root user:NAME:langgraph puts all below one of NAME"
+_OTHER_PATH = "imports do not support this kind of path; write the item again to index it"
+_NO_OWNER = "in a namespace that no user owns: --root user:NAME:langgraph stores them for NAME"
 _THREADS = "an import takes stores only; threads of graphs start again"
 
 

@@ -120,7 +120,9 @@ def columns(connection: UntrustedDatabase, table: str) -> set[str]:
     names = set()
     for name, hidden in connection.execute(select_columns, (table,)):
         if hidden in _GENERATED_COLUMN:
-            raise InvalidRequest(connection.name, f"a table {table} whose column {name} holds its own values")
+            raise InvalidRequest(
+                connection.name, f"a table {table} whose column {name} is not a generated one"
+            )
         names.add(name)
     return names
 

@@ -66,7 +66,7 @@ def _by_kind(document: Any, name: str, job: ImportJob) -> dict[str, list[Any]]:
         elif kind in by_kind:
             raise InvalidRequest(f"{name}: {key}", "a list")
         elif isinstance(page, list):
-            job.skip(key.removesuffix("s").replace("_", " "), "Alcove has nothing like it", len(page))
+            job.skip(key.removesuffix("s").replace("_", " "), "Alcove has no equivalent", len(page))
     if document and not {_ALIASES.get(key, key) for key in document} & {*by_kind}:
         raise InvalidRequest(name, _DOCUMENT)
     return by_kind
@@ -177,7 +177,7 @@ class _Document:
     def _entity_lines(self, node: dict[str, Any]) -> Iterator[Line]:
         """A node, by its summary."""
         if (summary := records.text(node, "summary")) is None:
-            return self._job.skip("node", "it has no summary; the facts name it")
+            return self._job.skip("node", "it has no summary; its facts mention it")
         if (user := self._owner(node)) is None:
             return self._job.skip("node", NO_USER)
         yield long_term_line(
@@ -228,7 +228,7 @@ class _Document:
             self._job.skip("message", "its role is neither user nor assistant")
             return None
         if record.get("metadata"):
-            self._job.skip("metadata object", "of a message; a turn has no place for it")
+            self._job.skip("metadata object", "messages of a conversation have none in Alcove")
         return {
             "role": role,
             "content": records.required_text(record, "content"),
