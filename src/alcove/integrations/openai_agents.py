@@ -95,7 +95,7 @@ class AlcoveSession:
         agents, name = self._handle.agents, self._handle.name
         with suppress(NotFound):
             return await call_handle(agents.session, name, self.session_id, limit, before)
-        await call_handle(agents.agent, name)  # raises NotFound if there is no such agent
+        await call_handle(agents.spec, name)  # raises NotFound if there is no such agent
         return None
 
 
