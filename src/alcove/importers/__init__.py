@@ -1,7 +1,7 @@
-"""Imports from other projects: what they stored, as the lines that `Store.import_memories` takes.
+"""Imports from other projects: reads their data as the lines that `Store.import_memories` takes.
 
 Each project has a module here. Its `read` function reads the project's own export or database and yields
-lines; an `ImportJob` counts what has no place in Alcove, with the reason.
+lines; an `ImportJob` counts the records that have no place in Alcove, with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ImportSummary(Struct, frozen=True, kw_only=True):
     imported: int
     unchanged: int
     not_mapped: list[SkippedRecords]
-    """What has no place in Alcove or is not imported: each kind with a count and a reason."""
+    """Records that are not imported, by kind, each with a count and a reason."""
     failed: list[BrokenRecord]
     """Records that could not be read, or that the store refused: at most a thousand of each."""
     failures: int
@@ -41,7 +41,7 @@ def import_from(
     target: Target,
     step: Callable[[int], None] = lambda _: None,
 ) -> ImportSummary:
-    """Imports the memories of another project, and reports what was left out.
+    """Imports the memories of another project, and reports the records that it left out.
 
     `import_lines` imports lines as `Store.import_memories` does. `project` is the name of a module here,
     `source` its file or the address of a database. `step` is called for each record.

@@ -29,7 +29,7 @@ class Target(Struct, frozen=True, kw_only=True):
     caller: str
     """The user who imports."""
     now: datetime
-    """What has expired by then is skipped; the same moment however often a source is read."""
+    """The time at which expired records are skipped: the same if a source is read twice."""
     user: str | None = None
     """The owner of records that name no user."""
     agent: str | None = None
@@ -41,7 +41,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 class SkippedRecords(Struct, frozen=True):
-    """A kind of record that is not imported, and why."""
+    """A kind of record that is not imported, and the reason."""
 
     kind: str
     count: int
@@ -70,7 +70,7 @@ class ImportJob:
             self._skipped[kind, reason] += count
 
     def skipped(self) -> list[SkippedRecords]:
-        """What was skipped, in the order of first occurrence."""
+        """The kinds of skipped records, in the order of first occurrence."""
         return [SkippedRecords(kind, count, reason) for (kind, reason), count in self._skipped.items()]
 
     def fail(self, record: str, error: str) -> None:
@@ -108,7 +108,7 @@ def enumerate_records(place: str, records: Iterable[T]) -> Iterator[tuple[str, T
 
 
 def _encode(line: Line) -> bytes:
-    """A line as JSON; an error names what of it JSON cannot carry."""
+    """A line as JSON; raises InvalidRequest with the field that JSON cannot represent."""
     validation.encode_json(line.value, "value")
     try:
         return msgspec.json.encode(line)

@@ -23,9 +23,9 @@ from alcove.importers.job import ImportJob
 from alcove.upkeep.transfer import Line
 
 _LAST_KEY = 10**12
-"""Keys of turns count down from here: `agents.conversations`."""
+"""Keys of turns count down from here, as in `agents.transcripts`."""
 _MAX_NAME_CHARACTERS = 64
-"""The limit on the name of a message."""
+"""The limit of chat APIs on the name of a message's author."""
 
 
 def long_term_line(

@@ -67,11 +67,11 @@ class AlcoveStore(StoreAdapter, BaseStore):
         ttl: TTLConfig | None = None,
         mode: SearchMode = "semantic",
         by_user: bool = False,
-        **opening: Any,
+        **options: Any,
     ) -> None:
         """Opens a store, or uses an open one.
 
-        `at`: the path of a file, a URL, or a store; `opening`: the other arguments of `alcove.connect`.
+        `at`: the path of a file, a URL, or a store; `options`: the other arguments of `alcove.connect`.
         `root`: a namespace below which everything is stored, such as `("user", "alice", "langgraph")` or
         `"user:alice:langgraph"`; `{user_id}` in it stands for the caller. Without it, namespaces are used as
         they are. Earlier versions stored everything at `user:{user_id}:langgraph`.
@@ -92,11 +92,11 @@ class AlcoveStore(StoreAdapter, BaseStore):
             if "embed" in index:
                 if isinstance(at, Store) or is_url(at):
                     raise InvalidRequest("index.embed", "none here: this store has an embedder of its own")
-                opening["embedder"] = LangChainEmbedder(index)
+                options["embedder"] = LangChainEmbedder(index)
         elif index is not None and not isinstance(index, bool):
             self._paths = _check_paths(index, "index")
         self._template: Labels = tuple(Namespace.checked(() if root is None else root, "root"))
-        super().__init__(at, opening)
+        super().__init__(at, options)
         self.ttl_config, self._mode, self._by_user = ttl, mode, by_user
         self._root: Labels | None = None if by_user or CALLER in self._template else self._template
         """The prefix of every namespace; None with `by_user`, and until the caller is known."""

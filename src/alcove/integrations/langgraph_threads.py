@@ -51,7 +51,8 @@ with requires_extra("alcove.integrations.langgraph_threads", extra="langgraph"):
 P = ParamSpec("P")
 R = TypeVar("R")
 _REVERSED = {n: 0x9E - n for n in range(0x20, 0x7F)}
-_LAST = "\x7f"
+_KEY_SUFFIX = "\x7f"
+"""Distinguishes a key from an id."""
 _SIGNING_BATCH = 100
 _MAX_ATTEMPTS = 10
 """How often a checkpoint is read anew because it was deleted while it was read."""
@@ -79,11 +80,11 @@ class AlcoveSaver(StoreAdapter, BaseCheckpointSaver[str]):
         signing_key: str | bytes | None = None,
         allowed_types: Sequence[AllowedType] = (),
         serde: SerializerProtocol | None = None,
-        **opening: Any,
+        **options: Any,
     ) -> None:
         """Opens a store, or uses an open one.
 
-        `at`: the path of a file, a URL, or a store; `opening`: the other arguments of `alcove.connect`.
+        `at`: the path of a file, a URL, or a store; `options`: the other arguments of `alcove.connect`.
         `signing_key`: the secret that signs this app's checkpoints; by default that of
         `ALCOVE_CHECKPOINT_KEY`. A file needs none: the store derives one.
         `allowed_types`: classes of your app that a state may contain, besides those that LangGraph knows as
@@ -94,7 +95,7 @@ class AlcoveSaver(StoreAdapter, BaseCheckpointSaver[str]):
             raise InvalidRequest("allowed_types", "none with a serde, which itself decides what it builds")
         serde = serde or StrictSerializer(allowed_types)
         app_key = check_key(signing_key)
-        StoreAdapter.__init__(self, at, opening)
+        StoreAdapter.__init__(self, at, options)
         BaseCheckpointSaver.__init__(self, serde=serde)
         self._keys = signing_keys(self._store, app_key, "langgraph checkpoints")
 
@@ -367,10 +368,10 @@ def _is_header(memory: Memory) -> bool:
 
 def _reverse_order(id: str) -> str:
     """A key that sorts before the keys of earlier ids; applied to a key, it returns the id."""
-    text = id.removesuffix(_LAST)
+    text = id.removesuffix(_KEY_SUFFIX)
     if not (text.isascii() and text.isprintable()):
         raise InvalidRequest("checkpoint_id", "printable ASCII")
-    return text.translate(_REVERSED) + ("" if id.endswith(_LAST) else _LAST)
+    return text.translate(_REVERSED) + ("" if id.endswith(_KEY_SUFFIX) else _KEY_SUFFIX)
 
 
 def _config(room: Room, id: str) -> RunnableConfig:
