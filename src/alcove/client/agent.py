@@ -53,8 +53,8 @@ class AgentHandle:
 
     def call(self, tool: str, arguments: ToolArguments = None, /, **more_arguments: Any) -> Answer:
         """Runs one of the tools; `arguments` are an object or JSON, and may also be passed by keyword."""
-        parsed = parse_arguments(arguments, more_arguments)
-        return self.agents.call_with(self.name, tool, parsed, session_id=self.session_id)
+        tool_arguments = parse_arguments(arguments, more_arguments)
+        return self.agents.call_with(self.name, tool, tool_arguments, session_id=self.session_id)
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class AsyncAgentHandle:
 
     async def call(self, tool: str, arguments: ToolArguments = None, /, **more_arguments: Any) -> Answer:
         """Runs one of the tools; `arguments` are an object or JSON, and may also be passed by keyword."""
-        parsed = parse_arguments(arguments, more_arguments)
-        return await self.agents.call_with(self.name, tool, parsed, session_id=self.session_id)
+        tool_arguments = parse_arguments(arguments, more_arguments)
+        return await self.agents.call_with(self.name, tool, tool_arguments, session_id=self.session_id)
 
 
 def parse_arguments(arguments: ToolArguments, more: Mapping[str, Any]) -> Mapping[str, Any]:

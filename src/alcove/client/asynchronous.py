@@ -85,9 +85,9 @@ class AsyncAgentsHandle(BaseAgents, AsyncHandle):
         **more_arguments: Any,
     ) -> Answer:
         """Runs one of an agent's tools, as `AgentsHandle.call` does."""
-        parsed = parse_arguments(arguments, more_arguments)
+        tool_arguments = parse_arguments(arguments, more_arguments)
         return await self.call_with(
-            agent, tool, parsed, session_id=session_id, team=team, instances=instances
+            agent, tool, tool_arguments, session_id=session_id, team=team, instances=instances
         )
 
 

@@ -141,8 +141,10 @@ class AgentsHandle(BaseAgents, Handle):
         `arguments`: those of the tool, as an object or as JSON; you can also pass them by keyword.
         `session_id`, `team`, `instances` (ids of runs, by kind): where the call is made.
         """
-        parsed = parse_arguments(arguments, more_arguments)
-        return self.call_with(agent, tool, parsed, session_id=session_id, team=team, instances=instances)
+        tool_arguments = parse_arguments(arguments, more_arguments)
+        return self.call_with(
+            agent, tool, tool_arguments, session_id=session_id, team=team, instances=instances
+        )
 
     @property
     def memories(self) -> MemoriesHandle:
