@@ -8,43 +8,43 @@ from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 _SCHEMA = re.compile(r"search_path=\\?(?:\"(?P<quoted>[^\"]*)\"|(?P<plain>[^,\s\"]+))")
-"""The first schema among the options of an address, in which the tables are."""
+"""The first schema of the search path in an address; it contains the tables."""
 _DATABASES = ("postgresql://", "postgres://")
 
 
-def is_database(at: object) -> bool:
-    """Whether it is the address of a PostgreSQL database."""
-    return isinstance(at, str) and at.lower().startswith(_DATABASES)
+def is_database(location: object) -> bool:
+    """True if this is the address of a PostgreSQL database."""
+    return isinstance(location, str) and location.lower().startswith(_DATABASES)
 
 
 def without_password(address: str) -> str:
-    """An address that can be shown; the path of a file stays as it is."""
+    """Returns an address that is safe to show; the path of a file stays as it is."""
     return re.sub(r"(?<=//)[^/]*@", "", address.partition("?")[0]) if "://" in address else address
 
 
-def locate_store(at: str | Path) -> tuple[Path | str, Path]:
-    """Where a store is, and beside which path its key and its ledger lie: for a database, in a folder."""
-    if isinstance(at, str) and is_database(at):
-        return at, state_path(at, Path(os.environ.get("ALCOVE_STATE", ".")))
-    return Path(at), Path(at)
+def locate_store(location: str | Path) -> tuple[Path | str, Path]:
+    """Returns where a store is, and the path next to which its key and its ledger are stored.
+
+    For a database that path is in the folder `ALCOVE_STATE`.
+    """
+    if isinstance(location, str) and is_database(location):
+        return location, state_path(location, Path(os.environ.get("ALCOVE_STATE", ".")))
+    return Path(location), Path(location)
 
 
 def state_path(address: str, folder: Path) -> Path:
-    """Beside which path of a folder the key and the ledger of a database lie: SERVER-DATABASE[+SCHEMA]."""
+    """Returns the path SERVER-DATABASE[+SCHEMA], next to which a database's key and ledger are stored."""
     parts = urlsplit(address)
     query = dict(parse_qsl(parts.query))
     name = query.get("dbname") or unquote(parts.path.strip("/")) or "postgres"
-    schema = _SCHEMA.search(query.get("options", ""))  # several stores in one database
+    schema = _SCHEMA.search(query.get("options", ""))  # one database may contain several stores
     own = quote(schema["quoted"] or schema["plain"], safe="") if schema else "public"
     server = quote(server_name(address).replace(":", "-"), safe=",")
     return folder / f"{server}-{quote(name, safe='')}{'' if own == 'public' else f'+{own}'}"
 
 
 def server_name(address: str) -> str:
-    """The host of a database, with its port where that is not the usual one; there may be several of them.
-
-    Or the folder of its socket.
-    """
+    """Returns the hosts of a database, each with its port unless it is 5432, or the folder of its socket."""
     parts = urlsplit(address)
     query = dict(parse_qsl(parts.query))
     hosts = query.get("host") or parts.netloc.rpartition("@")[2].lower()

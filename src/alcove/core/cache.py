@@ -1,4 +1,4 @@
-"""The cache that the whole product uses: bounded and thread-safe; what was used longest ago goes first."""
+"""A bounded, thread-safe LRU cache, used by all of Alcove."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ D = TypeVar("D")
 class Cache(Generic[K, V]):
     """Values by key, within a bound in bytes, in entries, or in both.
 
-    A key must name all that the value depends on. A thread that computed a value before `clear` may still
-    put it afterwards: where the value would be wrong by then, replace the cache instead of clearing it, and
-    let each thread put into the one that it looked into.
+    A key must include everything that the value depends on. A thread that computed a value before `clear`
+    may still put it afterwards. If such a value would be wrong, replace the cache instead of clearing it:
+    each thread then puts its value into the cache that it looked into.
     """
 
     def __init__(
@@ -30,8 +30,8 @@ class Cache(Generic[K, V]):
     ) -> None:
         """Needs at least one bound; with `max_entries` alone, the entries must be of bounded size.
 
-        `on_remove` is called for each entry that leaves, for whatever reason, under the cache's lock: it must
-        be quick and must not use the cache.
+        `on_remove` is called for each entry that is removed, while holding the cache's lock: it must be
+        quick and must not use the cache.
         """
         if max_bytes == max_entries == math.inf:
             raise ValueError("a cache needs max_bytes or max_entries")

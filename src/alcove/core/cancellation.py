@@ -1,4 +1,4 @@
-"""Stopping work that nobody waits for any more: a thread cancels it, and it notices at its next step."""
+"""Cancels work whose result nobody needs any more; the work notices at its next check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Cancelled(Exception):
-    """Raised inside work that was cancelled; nobody sees it, because nobody waits."""
+    """Raised inside cancelled work; it never reaches a caller, since none is left."""
 
 
 class Cancellation:
@@ -34,7 +34,7 @@ class Cancellation:
             _current.reset(before)
 
     def cancel(self) -> None:
-        """Cancels the work, and wakes it where it waits inside `on_cancel`."""
+        """Cancels the work, and wakes it if it waits inside `on_cancel`."""
         with self._lock:
             self.cancelled = True
             for callback in self._callbacks:
@@ -64,14 +64,14 @@ def is_cancelled() -> bool:
 
 
 def check() -> None:
-    """Raises `Cancelled` if this thread was cancelled; for loops whose length a caller chooses."""
+    """Raises `Cancelled` if this thread was cancelled; call it in loops whose length a caller chooses."""
     if is_cancelled():
         raise Cancelled
 
 
 @contextmanager
 def on_cancel(callback: Callable[[], object]) -> Iterator[None]:
-    """Has the thread that cancels this work call `callback`, which wakes what the block waits for.
+    """Calls `callback` from the thread that cancels this work; it wakes what the block waits for.
 
     The callback must be quick, and may be called before the block begins to wait.
     """
@@ -84,7 +84,7 @@ def on_cancel(callback: Callable[[], object]) -> Iterator[None]:
 
 
 def run_uncancelled(work: Callable[[], T]) -> T:
-    """Runs work to its end even if this thread is cancelled: others need its result, too."""
+    """Runs work to its end even if this thread is cancelled, because other threads need the result."""
     return Cancellation().run(work)
 
 

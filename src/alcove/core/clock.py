@@ -1,4 +1,4 @@
-"""Moments as whole microseconds since 1970 in UTC, which engines store and compare; a stopwatch."""
+"""Timestamps as whole microseconds since 1970 in UTC, durations, and a stopwatch."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def system_clock() -> int:
 
 def to_datetime(moment: int) -> datetime:
     """The moment as an aware `datetime` in UTC."""
-    return _EPOCH + timedelta(0, 0, moment)  # by position: the names cost twice as much as the sum
+    return _EPOCH + timedelta(0, 0, moment)  # keyword arguments would cost twice as much as the sum
 
 
 def parse_rfc3339(text: str) -> int | None:
-    """The moment an RFC 3339 text names, or None where it is not one."""
+    """Returns the moment of an RFC 3339 text; None if it is not valid."""
     if not _RFC3339.fullmatch(text):
         return None
     try:
@@ -46,17 +46,17 @@ def parse_rfc3339(text: str) -> int | None:
 
 
 def parse_duration(text: str, unit: str = "s") -> float | None:
-    """How many units a text such as `90`, `90s`, `15m`, `1h` or `7d` is, or None where it is no duration.
+    """Converts a text such as `90`, `90s`, `15m`, `1h` or `7d` into units; None if it is not a duration.
 
-    A number without a letter is of the unit, which is one of the letters.
+    `unit` is one of the letters; a number without a letter counts in this unit.
     """
-    if not (found := _DURATION.fullmatch(text)):
+    if not (match := _DURATION.fullmatch(text)):
         return None
-    return float(found[1]) * _UNITS[found[2] or unit] / _UNITS[unit]
+    return float(match[1]) * _UNITS[match[2] or unit] / _UNITS[unit]
 
 
 def parse_moment(value: object, field: str) -> int | None:
-    """The moment a caller gave as an aware datetime or as RFC 3339 text; None stays None."""
+    """Returns the moment of an aware datetime or of RFC 3339 text; None stays None."""
     if value is None:
         return None
     if isinstance(value, datetime) and value.utcoffset() is not None:

@@ -1,4 +1,4 @@
-"""Answers in portions: bounded in bytes, in whole records, with a cursor to go on from."""
+"""Pages of an answer: bounded in bytes, made of whole records, with a cursor to continue from."""
 
 from __future__ import annotations
 
@@ -14,69 +14,69 @@ from alcove.core.errors import InvalidRequest
 T = TypeVar("T")
 
 MAX_PAGE_BYTES = 4 * 1024 * 1024
-"""What the records of one answer hold in all; a larger one is given alone."""
+"""The most bytes of records in one answer; a larger record is returned alone."""
 STREAM_CHUNK_BYTES = MAX_PAGE_BYTES // 16
-"""What is read at a time for somebody who takes an answer piece by piece, and may be slow."""
+"""How much is read at a time for a client that streams an answer and may be slow."""
 
 
 class Page(list[T]):
-    """Some of an answer; the same call goes on with `after_cursor`, which is None where nothing is left."""
+    """A page of an answer; pass `after_cursor` to the same call for the next one. None after the last."""
 
     after_cursor: str | None = None
 
 
 def take_page(
-    found: Iterable[T],
+    records: Iterable[T],
     limit: int,
     size: Callable[[T], int] = attrgetter("size"),
     *,
-    most: int = MAX_PAGE_BYTES,
+    max_bytes: int = MAX_PAGE_BYTES,
 ) -> tuple[list[T], bool]:
-    """The first records, at most `limit` and as many as fit, but one at least; whether there are more."""
-    taken: list[T] = []
-    held = 0
-    for each in found:
-        held += size(each)
-        if len(taken) == limit or (taken and held > most):
-            return taken, True
-        taken.append(each)
-    return taken, False
+    """Returns the first records within both limits, but at least one, and whether there are more."""
+    page: list[T] = []
+    total_bytes = 0
+    for record in records:
+        total_bytes += size(record)
+        if len(page) == limit or (page and total_bytes > max_bytes):
+            return page, True
+        page.append(record)
+    return page, False
 
 
 def encode(seq: int) -> str:
-    """The cursor of the position after an event: opaque text that can be kept for ever."""
-    return _told(b"\1" + seq.to_bytes(8, "big"))
+    """Returns the cursor of the position after an event: opaque text that stays valid for ever."""
+    return _to_text(b"\1" + seq.to_bytes(8, "big"))
 
 
 def decode(cursor: object, field: str = "after_cursor") -> int:
-    """The position a cursor stands for; an altered or foreign one is an error, never a restart."""
+    """Returns the position of a cursor; an altered or foreign cursor is an error, never a restart."""
     seq = int.from_bytes(_body(cursor, b"\1", field)[:8], "big")
     if seq < 2**63 and encode(seq) == cursor:
         return seq
-    raise _foreign(field)
+    raise _invalid_cursor(field)
 
 
 def encode_place(ns: bytes, key: bytes) -> str:
-    """The cursor of the place after a memory, in the order of namespaces and keys."""
-    return _told(b"\2" + len(ns).to_bytes(2, "big") + ns + key)
+    """Returns the cursor of the place after a memory, in the order of namespaces and keys."""
+    return _to_text(b"\2" + len(ns).to_bytes(2, "big") + ns + key)
 
 
 def decode_place(cursor: object, field: str = "after_cursor") -> tuple[bytes, bytes]:
-    """The namespace and key of the memory that a cursor stands after."""
+    """Returns the namespace and key of the memory before the cursor's place."""
     body = _body(cursor, b"\2", field)
     length = int.from_bytes(body[:2], "big")
     ns, key = body[2 : 2 + length], body[2 + length :]
     if encode_place(ns, key) == cursor:
         return ns, key
-    raise _foreign(field)
+    raise _invalid_cursor(field)
 
 
-def _told(body: bytes) -> str:
+def _to_text(body: bytes) -> str:
     return base64.urlsafe_b64encode(body + zlib.crc32(body).to_bytes(4, "big")).decode().rstrip("=")
 
 
 def _body(cursor: object, kind: bytes, field: str) -> bytes:
-    """What a cursor of a kind holds, without its check sum."""
+    """Returns the content of a cursor of one kind, without its checksum."""
     if isinstance(cursor, str) and cursor.isascii():
         try:
             raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
@@ -84,8 +84,8 @@ def _body(cursor: object, kind: bytes, field: str) -> bytes:
             raw = b""
         if raw[:1] == kind and len(raw) > 6:
             return raw[1:-4]
-    raise _foreign(field)
+    raise _invalid_cursor(field)
 
 
-def _foreign(field: str) -> InvalidRequest:
-    return InvalidRequest(field, "a cursor that an earlier answer gave")
+def _invalid_cursor(field: str) -> InvalidRequest:
+    return InvalidRequest(field, "a cursor from an earlier answer")

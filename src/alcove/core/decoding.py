@@ -1,4 +1,4 @@
-"""Decoding JSON and plain data into records, from any thread.
+"""Decodes JSON and plain data into records, from any thread.
 
 msgspec (0.22) describes a record class at its first use. Two threads that do this to the same class at once
 crash the process. Decoders are therefore built here, one at a time; the only exception are decoders that a
@@ -20,23 +20,23 @@ T = TypeVar("T")
 _first_use = threading.Lock()
 
 
-def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
-    """The JSON decoder of a type."""
-    return _cached(kind)
-
-
-def convert(value: object, kind: type[T]) -> T:
-    """A record made from plain data; raises `msgspec.ValidationError` where the data does not fit."""
-    _cached(kind)
-    return msgspec.convert(value, kind, dec_hook=_to_namespace)
-
-
-def _build(kind: Any) -> msgspec.json.Decoder[Any]:
+def _build_decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     with _first_use:
         return msgspec.json.Decoder(kind, dec_hook=_to_namespace)
 
 
-_cached: Callable[[Any], msgspec.json.Decoder[Any]] = lru_cache(1024)(_build)
+_cached_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = lru_cache(1024)(_build_decoder)
+
+
+def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Returns the JSON decoder of a type."""
+    return _cached_decoder(kind)
+
+
+def convert(value: object, kind: type[T]) -> T:
+    """Makes a record from plain data; raises `msgspec.ValidationError` if the data does not fit."""
+    _cached_decoder(kind)
+    return msgspec.convert(value, kind, dec_hook=_to_namespace)
 
 
 def _to_namespace(kind: type, value: object) -> object:

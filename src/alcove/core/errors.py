@@ -1,4 +1,4 @@
-"""Every error Alcove raises: one small hierarchy, each class with the code its edge answers with."""
+"""Every error that Alcove raises, each with the code that clients see."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class AlcoveError(Exception):
         self.message = message
         self.details: dict[str, object] = details or {}
         self.public_message = message
-        """What whoever calls over a network hears: not where the store is, nor what its database says."""
+        """The message for remote callers: without the store's address and the database's own text."""
 
     @property
     def tool_text(self) -> str:
-        """One line for the model that called a tool; it leaves this machine, so it is what `told` says."""
+        """One line for the model that called a tool; made of the public message."""
         return f"error: {' '.join(self.public_message.split())}"
 
 
@@ -50,15 +50,15 @@ class InvalidRequest(AlcoveError):
     code = "invalid_request"
 
     def __init__(self, field: str, expected: str) -> None:
-        field, expected = _cut(field, 300), _cut(expected, 600)
+        field, expected = _truncate(field, 300), _truncate(expected, 600)
         super().__init__(f"{field}: expected {expected}", details={"field": field, "expected": expected})
         self.field = field
         self.expected = expected
 
 
-def _cut(text: str, most: int) -> str:
-    """What an error repeats of what was sent, which may be megabytes long."""
-    return text if len(text) <= most else f"{text[:most]}…"
+def _truncate(text: str, max_length: int) -> str:
+    """Shortens what an error repeats of a request, which may be megabytes long."""
+    return text if len(text) <= max_length else f"{text[:max_length]}…"
 
 
 class PayloadTooLarge(InvalidRequest):
@@ -68,19 +68,19 @@ class PayloadTooLarge(InvalidRequest):
 
 
 class PermissionDenied(AlcoveError):
-    """The caller may not do this; `reason` says why, in the policy's own words if it was the policy."""
+    """The caller may not do this; `reason` says why, in the policy's own words if the policy denied it."""
 
     code = "permission_denied"
 
     def __init__(self, reason: str, *, operation: str | None = None) -> None:
-        """`operation`: the name of what the policy denied; None if something else denied it."""
+        """`operation`: what the policy denied; None if something else denied it."""
         super().__init__(f"access denied: {reason}")
         self.reason = reason
         self.operation = operation
 
 
 class NotFound(AlcoveError):
-    """What the call acts on is not there."""
+    """The object of the call does not exist."""
 
     code = "not_found"
 
@@ -98,19 +98,19 @@ class Unavailable(AlcoveError):
 
 
 class UpstreamFailed(AlcoveError):
-    """The LLM gave an error, or what is no answer; nothing was stored."""
+    """The LLM returned an error or an unusable answer; nothing was stored."""
 
     code = "upstream_failed"
 
 
 class UpstreamTimeout(UpstreamFailed):
-    """The LLM, or the whole turn, took longer than it may; nothing was stored."""
+    """The LLM, or the whole turn, exceeded its time limit; nothing was stored."""
 
     code = "upstream_timeout"
 
 
 class StoreError(AlcoveError):
-    """The store cannot be opened: another program's file, a newer schema, a path that is no file."""
+    """The store cannot be opened, such as another program's file or a newer schema."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -126,15 +126,15 @@ class KeyUnavailable(AlcoveError):
 
 
 class Unreadable(AlcoveError):
-    """A sealed value does not open: it was altered, or moved from the row it was sealed for."""
+    """A sealed value cannot be decrypted: it was altered, or moved to another row."""
 
 
 class KeyDestroyed(Unreadable):
-    """A value's data key is gone: its user was wiped."""
+    """A value's data key is destroyed, because its user was wiped."""
 
 
 class PolicyFailed(AlcoveError):
-    """The policy in force failed over a call that it should have decided; the log says where."""
+    """The active policy failed to decide a call; the log says where."""
 
 
 class PolicyError(AlcoveError):
@@ -144,50 +144,50 @@ class PolicyError(AlcoveError):
 
 
 class Unauthenticated(AlcoveError):
-    """Nobody said who they are, or what they said does not hold."""
+    """The request has no credentials, or invalid ones."""
 
     code = "unauthenticated"
 
 
 class RateLimited(AlcoveError):
-    """The caller makes more requests than the server lets them."""
+    """The caller exceeds the rate limit."""
 
     code = "rate_limited"
 
 
 class MethodNotAllowed(AlcoveError):
-    """There is something at this path, but not for this method; `details["allow"]` has those it is for."""
+    """This path does not support the method; `details["allow"]` lists those that it does."""
 
     code = "method_not_allowed"
 
 
 class UnsupportedMediaType(AlcoveError):
-    """The body is of a kind that is not taken here."""
+    """The content type of the body is not supported."""
 
     code = "unsupported_media_type"
 
 
 class MissingExtra(AlcoveError):
-    """Packages that only some installations need are not there; the message says what to install."""
+    """An optional package is not installed; the message says how to install it."""
 
 
-def hide_address(error: E, place: object, told: str | None = None) -> E:
-    """An error whose message names the place of a store, which is not for everybody who calls."""
-    error.public_message = told or error.message.replace(str(place), "the store")
+def hide_address(error: E, address: object, public_message: str | None = None) -> E:
+    """Replaces the store's address in the error's message for remote callers."""
+    error.public_message = public_message or error.message.replace(str(address), "the store")
     return error
 
 
 @contextmanager
-def requires_extra(what: str, *, extra: str) -> Iterator[None]:
-    """Goes around the imports of an optional part: where one fails, raises `MissingExtra`."""
+def requires_extra(feature: str, *, extra: str) -> Iterator[None]:
+    """Put this around the imports of an optional feature: raises `MissingExtra` if one fails."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise MissingExtra(
-            f"{what} needs {error.name}: pip install '.[{extra}]' in a clone of Alcove"
+            f"{feature} needs {error.name}: pip install '.[{extra}]' in a clone of Alcove"
         ) from None
 
 
 def quote_name(name: str) -> str:
-    """A name that a caller sent, quoted and at most 60 characters long, for an error message."""
+    """Quotes a name from a request for an error message, cut to 60 characters."""
     return repr(name if len(name) <= 60 else f"{name[:60]}…")

@@ -1,4 +1,4 @@
-"""Blocking calls and iterators for event loops: threads run them."""
+"""Runs blocking calls and iterators in threads, for event loops."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from alcove.core.errors import Unavailable
 
 T = TypeVar("T")
 MAX_ITEMS_AHEAD = 16
-"""Items that an iterator's thread produces before somebody takes them."""
+"""Items that an iterator's thread produces before they are taken."""
 
 
 class ThreadIterator(Generic[T]):
     """Iterates in a thread for an event loop, which takes the items.
 
-    The thread produces at most `max_ahead` items before they are taken. It is cancelled when the taker
-    leaves.
+    The thread produces at most `max_ahead` items before they are taken. It is cancelled when the consumer
+    stops iterating.
     """
 
     def __init__(self, make: Callable[[], Iterator[T]], *, max_ahead: int = MAX_ITEMS_AHEAD) -> None:
@@ -86,18 +86,18 @@ class ThreadIterator(Generic[T]):
 
 
 class CallThreads:
-    """Runs a number of blocking calls at once for event loops; threads and loops may share it."""
+    """Runs blocking calls for event loops, a limited number at once; several loops may share it."""
 
     def __init__(self, max_calls: int, name: str) -> None:
         self._name = name
         self._threads = ThreadPoolExecutor(max_calls, thread_name_prefix=name)
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Runs a call in a thread; cancels it when its caller leaves."""
+        """Runs a call in a thread; cancels it if the caller is cancelled."""
         work = Cancellation()
         try:
             result = asyncio.get_running_loop().run_in_executor(self._threads, work.run, call)
-        except RuntimeError:  # the threads are gone
+        except RuntimeError:  # the threads are shut down
             raise Unavailable("the store has been closed") from None
         try:
             return await result

@@ -1,4 +1,4 @@
-"""Sharing a number of places among users, so that no user ever has all of them."""
+"""Shares a number of places among users, so that no user ever occupies all of them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Shares:
     """A number of places that users share; not thread-safe.
 
     A user may take another place if they then have at most four times the places that are still free. One
-    user alone gets up to four fifths of all, two get four ninths each, and so on: there is always a place
-    for a user who has none yet.
+    user alone gets up to four fifths of all, two get four ninths each, and so on: one place always
+    stays free for a new user.
     """
 
     def __init__(self, places: int) -> None:
@@ -37,7 +37,7 @@ class Shares:
         return True
 
     def give(self, user: User, places: int = 1) -> None:
-        """Gives places back."""
+        """Releases places."""
         self._free += places
         self._taken[user] -= places
         if not self._taken[user]:
@@ -47,7 +47,7 @@ class Shares:
 class FairQueue(Generic[Turn]):
     """A queue for the places of `Shares`: users get one in turn, however many of their calls wait.
 
-    A `Turn` is whatever a waiting call can be woken by. Not thread-safe.
+    A `Turn` identifies a waiting call and lets you wake it. Not thread-safe.
     """
 
     def __init__(self, places: int) -> None:
@@ -55,14 +55,14 @@ class FairQueue(Generic[Turn]):
         self._turns: dict[User, list[Turn]] = {}
 
     def enter(self, user: User, turn: Turn) -> bool:
-        """Takes a place, and returns True, if the user may have one now; else the turn has to wait."""
+        """Takes a place and returns True if the user may have one now; otherwise queues the turn."""
         if user not in self._turns and self._shares.take(user):
             return True
         self._turns.setdefault(user, []).append(turn)
         return False
 
     def leave(self, user: User, turn: Turn | None = None) -> Turn | None:
-        """Gives a place back, or removes a turn that waits; returns the turn that gets a place now."""
+        """Releases a place, or removes a waiting turn; returns the turn that gets a place now."""
         if turn is not None and self.is_waiting(user, turn):
             self._remove(user, turn)
             return None
@@ -72,12 +72,12 @@ class FairQueue(Generic[Turn]):
                 next_turn = turns[0]
                 self._remove(next_user, next_turn)
                 if later_turns := self._turns.pop(next_user, None):
-                    self._turns[next_user] = later_turns  # behind all other users
+                    self._turns[next_user] = later_turns  # moves the user behind all others
                 return next_turn
         return None
 
     def is_waiting(self, user: User, turn: Turn) -> bool:
-        """Whether a turn has no place yet."""
+        """True if a turn has no place yet."""
         return turn in self._turns.get(user, ())
 
     def _remove(self, user: User, turn: Turn) -> None:
@@ -87,7 +87,7 @@ class FairQueue(Generic[Turn]):
 
 
 class FairSemaphore:
-    """Lets a number of threads in at once; the others wait, and their users take turns."""
+    """Admits a number of threads at once; the others wait, and their users take turns."""
 
     def __init__(self, places: int) -> None:
         self._queue = FairQueue[threading.Event](places)

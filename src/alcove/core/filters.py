@@ -3,7 +3,7 @@
 A condition looks a field up in the policy's attributes, then in the index texts, then in the decrypted
 value. There its name is a dotted path (`meta.title`), unless the value has a key of exactly that name. The
 engine compiles conditions to SQL (`engine/filter_sql.py`), which decides about attributes and index texts.
-If a field is in neither, SQL lets the row pass and `Filter.matches` decides on the decrypted value, so that
+If a field is in neither, SQL lets the row pass and `Filter.holds` decides on the decrypted value, so that
 nothing decrypted is ever on disk.
 
 Conditions are typed: `true` is not `1`, `"1"` is not `1`, `7` equals `7.0`. A scalar matches an array that
@@ -21,7 +21,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, TypeGuard
 
 from alcove.core.clock import parse_rfc3339
@@ -30,19 +30,19 @@ from alcove.core.principal import JSON
 
 Scalar = None | bool | int | float | str
 ValueTest = Callable[..., bool]
-"""Whether a value, its last argument, matches a part of a pattern."""
+"""Tests whether a value, its last argument, matches a part of a pattern."""
 
 VALUE = "$value"
 """The name of a pattern in a filter, in place of a field name."""
 MAX_CONDITIONS = 64
 MAX_CHOICES = 1000
 MAX_NAME = 1024
-"""Characters of a field's name, which is split at its dots for each memory."""
+"""Characters of a field's name."""
 MAX_NODES = 1000
-"""Scalars, lists and objects in a pattern; each memory is compared with all of them."""
+"""Scalars, lists and objects in a pattern, which are compared with each memory."""
 MAX_NESTING = 100
 MAX_TEXT = 400
-"""Characters of a number or a time as text; the largest number that a bound can be has 309 digits."""
+"""Characters of a number or a time as text; the largest bound has 309 digits."""
 INFINITIES = {"Infinity": math.inf, "-Infinity": -math.inf}
 """As text, because JSON has no infinite numbers."""
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
@@ -80,7 +80,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Negation:
-    """The opposite of a test; it holds for an absent field, unless the test holds for that."""
+    """The opposite of a test, also for an absent field."""
 
     test: OneOf
 
@@ -105,7 +105,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Exists:
-    """The field is there, also if it is null; or it is not."""
+    """The field exists, even if it is null; or it does not."""
 
     expected: bool
 
@@ -182,24 +182,14 @@ class Filter:
         """The conditions without the patterns of the value."""
         return [(name, test) for name, test in self.conditions if not isinstance(test, Pattern)]
 
-    def matches(
-        self,
-        attributes: Mapping[str, JSON],
-        index: Mapping[str, str],
-        value: Callable[[], Mapping[str, JSON]],
-    ) -> bool:
-        """Whether a memory matches; `value` decrypts it, and is called at most once and only if needed."""
-        decrypt_once = cache(value)
-        return self.holds(lambda name: field_of(name, attributes, index, decrypt_once), decrypt_once)
-
     def holds(
         self, field_value: Callable[[str], FieldValue], value: Callable[[], Mapping[str, JSON]]
     ) -> bool:
-        """Like `matches`, with a function that looks a field up."""
-        for name, test in self.conditions:
-            if not (test.holds(value()) if isinstance(test, Pattern) else test.holds(field_value(name))):
-                return False
-        return True
+        """True if a memory matches; `field_value` looks a field up, and `value` decrypts the memory."""
+        return all(
+            test.holds(value()) if isinstance(test, Pattern) else test.holds(field_value(name))
+            for name, test in self.conditions
+        )
 
 
 def field_of(
@@ -281,7 +271,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
 
 
 def _typed(scalar: Scalar) -> tuple[bool, Scalar]:
-    """Makes two scalars equal only if they are of one type, which 7 and 7.0 are."""
+    """Returns a key that is equal for equal scalars of one type; 7 and 7.0 have one type."""
     return isinstance(scalar, bool), scalar
 
 
@@ -408,7 +398,7 @@ def _condition_to_json(condition: Any) -> Any:
 
 
 def _pattern_to_json(node: Any) -> Any:
-    """Returns an equivalent pattern; one that matches nothing, where no value equals a number."""
+    """Returns an equivalent pattern; instead of a number that no value equals, one that matches nothing."""
     if isinstance(node, dict):
         return {
             name: (_number_to_json if name in _RANGES else _pattern_to_json)(part)

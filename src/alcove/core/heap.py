@@ -1,4 +1,4 @@
-"""The heap of the process: what it gives back to the system, and what is looked through for garbage."""
+"""Tunes the memory of the process: when malloc returns memory, and what the garbage collector scans."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import ctypes
 import gc
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
-"""The names that `mallopt` has for them."""
+"""Option numbers of `mallopt`."""
 LARGE = 8 * 1024 * 1024
-"""Bytes from which on a block goes back to the system at once; less would slow the model down."""
+"""Freed blocks of at least this many bytes return to the system at once; less would slow the model down."""
 ARENAS = 2
 
 
 def configure_malloc() -> None:
-    """For a process that is ours alone, before its threads begin: large blocks go back as soon as they are
-    free, and threads share two heaps. By default glibc keeps much of what was freed, and each thread has a
-    heap of its own: what one freed no other can use.
+    """Returns large blocks to the system as soon as they are free, and lets threads share two heaps.
+
+    Call it before threads start, in a process that is Alcove's own. By default, glibc retains much of the
+    memory that was freed, and each thread has a heap of its own that no other thread can use.
     """
     if option := getattr(ctypes.CDLL(None), "mallopt", None):
         for name, value in ((_TRIM_THRESHOLD, LARGE), (_MMAP_THRESHOLD, LARGE), (_ARENA_MAX, ARENAS)):
@@ -23,15 +24,16 @@ def configure_malloc() -> None:
 
 
 def freeze_gc() -> None:
-    """Keeps all objects that there are now out of garbage collections.
+    """Excludes all existing objects from garbage collection.
 
-    For a process that has started: else a request that makes many objects has all of them looked through.
+    Call it when the process has started: otherwise a request that creates many objects triggers a scan of
+    all of them.
     """
     gc.collect()
     gc.freeze()
 
 
 def trim() -> None:
-    """To the system, everything that is free now."""
+    """Returns all free memory to the system."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)

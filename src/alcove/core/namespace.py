@@ -1,4 +1,4 @@
-"""Namespaces: tuples of segments, their spelling for people and their encoding for engines."""
+"""Namespaces: tuples of segments, with a text form for people and an encoding for engines."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from alcove.core.errors import InvalidRequest
 
 MAX_ENCODED_BYTES = 1024
 TREE, THREADS = "langgraph", "langgraph-threads"
-"""Rooms of a user (`user:<user>:langgraph`) that hold what LangGraph keeps, by its own names."""
+"""Rooms of a user (`user:<user>:langgraph`) for LangGraph's data, under LangGraph's own names."""
 TREE_LABELS = 16
-"""How many segments a namespace may have below those rooms; elsewhere a setting says how many in all."""
+"""The most segments of a namespace below those rooms; elsewhere a setting limits the total."""
 KNOWLEDGE_ROOT = "knowledge"
 """The first segment of rooms that hold documents of knowledge sources."""
 
@@ -19,7 +19,7 @@ KNOWLEDGE_ROOT = "knowledge"
 class Namespace(tuple[str, ...]):
     """An immutable path of non-empty string segments, such as `("user", "alice", "notes")`.
 
-    The empty namespace is the root of everything: useful as a prefix, never an address.
+    The empty namespace is the root of everything: valid as a prefix, but not for a memory.
     """
 
     __slots__ = ()
@@ -29,21 +29,21 @@ class Namespace(tuple[str, ...]):
 
     @classmethod
     def checked(cls, value: object, field: str = "namespace") -> Namespace:
-        """The namespace that a caller gave as a sequence of segments or as its spelling."""
+        """Checks and returns a namespace from a sequence of segments, or from its text form."""
         return cls.encoded(value, field)[0]
 
     @classmethod
     def encoded(cls, value: object, field: str = "namespace") -> tuple[Namespace, bytes]:
-        """The same, with its encoding."""
-        given = tuple(value) if isinstance(value, list) else value
+        """Returns the same with its encoding."""
+        hashable = tuple(value) if isinstance(value, list) else value
         try:
-            return _encoded(given, field)
-        except TypeError:  # what cannot be looked up is none, and is told so
-            return _encoded.__wrapped__(given, field)
+            return _encoded(hashable, field)
+        except TypeError:  # not hashable, so it is no namespace: raises the right error
+            return _encoded.__wrapped__(hashable, field)
 
     @classmethod
     def parse(cls, text: str, field: str = "namespace") -> Namespace:
-        """The exact inverse of `str()`: only `%3A` and `%25` are escapes, everything else is itself."""
+        """Parses the output of `str()`; only `%3A` and `%25` are escapes."""
         segments = []
         for part in text.split(":") if text else ():
             segment = part.replace("%3A", ":").replace("%25", "%")
@@ -60,31 +60,31 @@ class Namespace(tuple[str, ...]):
 
     @property
     def owner(self) -> str | None:
-        """The only user this namespace belongs to, or None where it is shared.
+        """The user who owns this namespace; None if it is shared.
 
-        Under the root `user` that is the second segment, elsewhere the one after the first `u`.
+        Under the root `user` the owner is the second segment, elsewhere the one after the first `u`.
         """
-        position = self._owner_at()
+        position = self._owner_position()
         return self[position] if position < len(self) else None
 
     def owned_root(self) -> Namespace:
-        """The topmost namespace on the way here that belongs to somebody; empty where none does."""
-        position = self._owner_at()
+        """Returns the topmost prefix of this namespace that has an owner; empty if there is none."""
+        position = self._owner_position()
         return Namespace(self[: position + 1]) if position < len(self) else Namespace()
 
-    def depth(self, usual: int) -> int:
-        """How many segments it may have, where others may have as many as usual."""
+    def max_depth(self, usual: int) -> int:
+        """Returns the most segments it may have; `usual` is the limit for most namespaces."""
         tree = len(self) > 2 and self[0] == "user" and self[2] in (TREE, THREADS)
         return max(usual, 3 + TREE_LABELS) if tree else usual
 
-    def _owner_at(self) -> int:
-        """The position of the owner's segment; past the end where nobody owns it."""
+    def _owner_position(self) -> int:
+        """The position of the owner's segment; past the end if there is no owner."""
         if self and self[0] == "user":
             return 1
         return self.index("u") + 1 if "u" in self else len(self)
 
     def encode(self, field: str = "namespace") -> bytes:
-        """Bytes that sort as the tuples do, and in which every descendant starts with its ancestor.
+        """Returns bytes that sort like the tuples; a descendant's encoding starts with its ancestor's.
 
         Each segment is UTF-8 and ends with a zero byte; 0 and 1 inside it become 1 1 and 1 2.
         """
@@ -111,16 +111,16 @@ class Namespace(tuple[str, ...]):
         return encoded, encoded[:-1] + b"\1" if encoded else b"\xff"
 
     def alone(self) -> tuple[bytes, bytes]:
-        """The half-open range of this namespace's own encoding: none below it goes on with a zero byte."""
+        """The half-open range of this namespace alone; no descendant's encoding goes on with a zero byte."""
         encoded = self.encode()
         return encoded, encoded + b"\0"
 
 
 @functools.lru_cache(10_000)
 def _encoded(value: object, field: str) -> tuple[Namespace, bytes]:
-    """Callers give the same few again and again; what is kept of each is bounded by `MAX_ENCODED_BYTES`."""
+    """Cached, because callers repeat a few namespaces; `MAX_ENCODED_BYTES` bounds the size of an entry."""
     if not isinstance(value, str | tuple):
-        raise InvalidRequest(field, "a list of segments, or their spelling such as 'user:alice:notes'")
+        raise InvalidRequest(field, "a list of segments, or text such as 'user:alice:notes'")
     namespace = Namespace.parse(value, field) if isinstance(value, str) else Namespace(value)
     for position, segment in enumerate(namespace):
         if type(segment) is not str or not segment:

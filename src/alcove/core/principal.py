@@ -1,4 +1,4 @@
-"""Who asks: the authenticated user with their claims, and the agent acting for them, if any."""
+"""The caller: an authenticated user with their claims, and the agent that acts for them, if any."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A fact the service computed: these operations are open in this room and below it."""
+    """Allows operations in a room and below it; the service computes grants."""
 
     namespace: Namespace
     operations: tuple[str, ...] = ("read", "write", "delete")
     written_by: tuple[str | None, ...] | None = None
-    """Where it is set, nothing may be read by its key, and of rooms that belong to nobody only what these
-    wrote may be found; None among them is nobody."""
+    """If set, memories cannot be read by key, and in rooms without an owner only memories of these authors
+    are found; None among them stands for no author."""
 
 
 @dataclass(frozen=True)
 class Principal:
-    """A caller, as authentication established it; nothing in a request can change it."""
+    """An authenticated caller; nothing in a request can change it."""
 
     user_id: str
     client_id: str | None = None
@@ -38,17 +38,17 @@ class Principal:
     agent: str | None = None
     grants: tuple[Grant, ...] = ()
     is_service: bool = False
-    """Whether this is the service itself, which reads for its own upkeep and shows nobody what it reads."""
+    """True for the service itself, which reads for its own upkeep and shows the data to nobody."""
 
     def __post_init__(self) -> None:
         check_user_id(self.user_id, "user_id")
         for name in ("client_id", "agent"):
-            given = getattr(self, name)
-            if given is None:
+            value = getattr(self, name)
+            if value is None:
                 continue
-            if type(given) is not str:
+            if type(value) is not str:
                 raise InvalidRequest(name, "a string")
-            Namespace((given,)).encode(name)  # refuses lone surrogates
+            Namespace((value,)).encode(name)  # refuses lone surrogates
         try:
             msgspec.json.encode(self.claims)
         except (UnicodeEncodeError, TypeError):
@@ -56,42 +56,42 @@ class Principal:
 
     @property
     def is_admin(self) -> bool:
-        """Whether the claims carry the role `admin`."""
+        """True if the claims contain the role `admin`."""
         return "admin" in self.roles
 
     @property
     def is_auditor(self) -> bool:
-        """Whether the claims carry the role `auditor`, which reads what admins see."""
+        """True if the claims contain the role `auditor`, which may read what admins read."""
         return "auditor" in self.roles
 
     @functools.cached_property
     def has_role(self) -> bool:
-        """Whether the claims carry either role."""
+        """True if the claims contain either role."""
         return self.is_admin or self.is_auditor
 
     def reads_by_role(self, namespace: Namespace) -> bool:
-        """Whether only a role can open this namespace to the caller: they neither own it nor hold a grant.
+        """True if the caller needs a role to read this namespace: they neither own it nor have a grant.
 
-        Documents of knowledge sources (`knowledge:…`) belong to nobody, so this is never true of them.
+        Never true for documents of knowledge sources (`knowledge:…`), which have no owner.
         """
         owner = namespace.owner
         if owner == self.user_id or not self.has_role or self.is_service:
             return False
         if owner is not None:
-            return True  # a grant never opens what belongs to somebody else
+            return True  # a grant never opens rooms of other users
         return namespace[:1] != (KNOWLEDGE_ROOT,) and not any(
             "read" in grant.operations and namespace[: len(grant.namespace)] == grant.namespace
             for grant in self.grants
         )
 
     def require(self, role: Literal["admin", "auditor"]) -> None:
-        """Raises `PermissionDenied` unless the claims carry the role; an admin may do what an auditor may."""
+        """Raises `PermissionDenied` unless the claims contain the role; admins may do what auditors may."""
         if not (self.is_admin or (role == "auditor" and self.is_auditor)):
             raise PermissionDenied(f"this needs the role admin{' or auditor' * (role == 'auditor')}")
 
     @property
     def roles(self) -> list[str]:
-        """The roles of the claims; anything but a list of strings carries none."""
+        """The roles in the claims; none unless they are a list of strings."""
         roles = self.claims.get("roles")
         return roles if isinstance(roles, list) and all(isinstance(r, str) for r in roles) else []  # type: ignore[return-value]
 
@@ -108,7 +108,7 @@ class Principal:
 
 
 def check_user_id(user: object, field: str) -> str:
-    """A user id that namespaces can have as a segment; otherwise an error names the field it came from."""
+    """Returns the user id if a namespace can contain it; otherwise raises an error that names the field."""
     if type(user) is not str or not user:
         raise InvalidRequest(field, "a non-empty string")
     if len(Namespace(("user", user)).encode(field)) > MAX_ENCODED_BYTES:

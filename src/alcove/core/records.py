@@ -261,7 +261,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     name: Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f]*$")] | None = None
     """The speaker, if the role alone does not identify them."""
     at: Annotated[datetime, Meta(tz=True)] | None = None
-    """When it was said."""
+    """When the message was sent."""
     original: list[dict[str, Any]] = []
     """A framework's own form of this message, to return it unchanged; models never get it."""
 

@@ -1,4 +1,4 @@
-"""Templates of rooms: namespaces with placeholders. Agent specs declare them, and the store records some."""
+"""Room templates: namespaces with placeholders. Agent specs declare them, and the store records some."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESERVED = frozenset(
     {"runs", "calls", "facts", "turns", "summary", "knowledge", "session", "agent-room", "global", "workflow",
      "swarm", "debate", "usage"}
 )  # fmt: skip
-"""First segments of rooms that Alcove lays out itself."""
+"""First segments of rooms that Alcove itself defines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class RoomTemplate:
         )
 
     def checked(self, values: Mapping[str, str]) -> tuple[str, ...]:
-        """The same; no id can make a segment that names an owner, or the first segment of other rooms."""
+        """The same, but no id can produce a segment that names an owner, or a reserved first segment."""
         segments = list(self.fill(values))
         for position, segment in enumerate(segments):
             names = self.segments[position][1::2]
             if names and (segment in OWNERS or (position == 0 and segment in RESERVED)):
                 if "session_id" in names:
-                    raise InvalidRequest("session_id", f"another id: {segment!r} has a meaning in namespaces")
-                segments[position] = f"%{segment}"  # the user follows once more, so two users stay two
+                    raise InvalidRequest("session_id", f"another id: {segment!r} is reserved in namespaces")
+                segments[position] = f"%{segment}"  # the user id is appended later, so two users stay apart
         return tuple(segments)
 
     def needs(self, name: str) -> bool:

@@ -1,7 +1,7 @@
-"""What can be set, each declared once: its default, its bounds, what it means.
+"""Settings, each declared once with its default, its bounds and its meaning.
 
-Whoever lets people set something reads the declarations: the command line with its environment and file
-(`server/config.py`), and REST with its OpenAPI document (`api/messages.py`).
+The command line with its environment and file (`server/config.py`) and REST with its OpenAPI document
+(`api/messages.py`) read these declarations.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Days = Annotated[float, Meta(gt=0)]
 def setting(default: T, help: str, *, min: float | None = None, max: float | None = None) -> T:
     """Declares a setting as a field of a dataclass.
 
-    `help` is one sentence for help pages. A number is positive unless `min` is 0. Any other `min`,
-    and `max`, hold for command-line flags only, where a value beyond them is a slip.
+    `help` is one sentence for help pages. A number is positive unless `min` is 0. Any other `min`, and
+    `max`, apply to command-line flags only, where a value beyond them is a typing error.
     """
     return field(default=default, metadata={"help": help, "min": min, "max": max})
 
 
 def read_variable(name: str) -> str | None:
-    """What an environment variable says, or else the file that `NAME_FILE` names; None where neither is set.
+    """Returns an environment variable, or the text of the file in `NAME_FILE`; None if neither is set.
 
-    So secrets come as files, which neither a list of processes nor a container's description shows. Blanks
-    and line ends around a file's text are no part of it.
+    So secrets can come from files, which neither a list of processes nor a container's description shows.
+    Blanks and line ends around the text of a file are removed.
     """
     if text := os.environ.get(name):
         return text
@@ -47,15 +47,15 @@ def read_variable(name: str) -> str | None:
     try:
         text = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"{name}_FILE", f"a file of text that can be read ({error})") from None
+        raise InvalidRequest(f"{name}_FILE", f"a readable text file ({error})") from None
     if not text:
-        raise InvalidRequest(f"{name}_FILE", f"a file with something in it, which {path} has not")
+        raise InvalidRequest(f"{name}_FILE", f"a file that is not empty, but {path} is")
     return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdjustableSettings:
-    """Limits and retention: what can be put while a store runs, for all of its processes."""
+    """Limits and retention, which can be changed while a store runs, for all of its processes."""
 
     max_depth: Count = setting(5, "Segments in a namespace.", max=100)
     max_value_bytes: Count = setting(MIB, "Largest value, as compact JSON.", max=2048 * MIB)
@@ -87,18 +87,18 @@ class Settings(AdjustableSettings):
     indexing_batch: int = setting(100, "Texts embedded at a time.", max=10_000)
     indexing_interval: float = setting(
         30.0,
-        "Seconds between two looks for what to index, beside those at each write; 0 indexes nothing here.",
+        "Seconds between two checks for texts to index, besides those after writes; 0 indexes nothing here.",
         min=0,
         max=86_400,
     )
     search_memory_mb: int = setting(
         1024,
-        "Megabytes that searched subtrees may take in a process; one user's own a quarter.",
+        "Megabytes of memory for searches in a process; one user's data may take a quarter of it.",
         max=2**20,
     )
     search_memory_texts: int = setting(
         20_000,
-        "Texts of a subtree up to which all of it is searched in memory; above, candidates are found first.",
+        "Texts up to which a subtree is searched in memory; in larger ones, an index finds candidates first.",
         max=10**9,
     )
 
@@ -115,41 +115,41 @@ class Settings(AdjustableSettings):
 
 
 DEFAULT_ANSWER_TOKENS = 4096
-"""The longest answer asked for unless an operator or a caller names another: models refuse too long ones."""
+"""The default limit of an LLM's answer: models refuse requests for too long ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LLMSettings:
-    """Which model agents talk with, and what one turn of theirs may take."""
+    """The LLM that agents use, and the limits of one turn."""
 
     llm_url: str | None = setting(
         None, "Address of an LLM, such as http://127.0.0.1:11434/v1; any that is OpenAI-compatible."
     )
     llm_key: str | None = setting(None, "Key for the LLM.")
     llm_model: str | None = setting(None, "Name of the model, as its server knows it.")
-    llm_provider: Literal["openai", "anthropic"] = setting("openai", "Whose API the LLM has.")
-    llm_timeout: float = setting(60.0, "Longest silence of the LLM.", max=86_400)
-    llm_retries: int = setting(2, "How often the LLM is asked again where it failed.", min=0, max=100)
+    llm_provider: Literal["openai", "anthropic"] = setting("openai", "Which API the LLM has.")
+    llm_timeout: float = setting(60.0, "Seconds that the LLM may be silent before a call fails.", max=86_400)
+    llm_retries: int = setting(2, "How often a failed call of the LLM is retried.", min=0, max=100)
     llm_at_once: int = setting(128, "Calls of the LLM that a process makes at once.", max=100_000)
-    turn_seconds: float = setting(300.0, "Longest that one turn of an agent may take.", max=86_400)
-    turn_rounds: int = setting(8, "Rounds of tools in one turn.", max=1000)
+    turn_seconds: float = setting(300.0, "Seconds that one turn of an agent may take.", max=86_400)
+    turn_rounds: int = setting(8, "Rounds of tool calls in one turn.", max=1000)
     turn_tokens: int = setting(
         200_000, "Tokens of one turn, in and out, over all its rounds of tools.", max=10**9
     )
     answer_tokens: int = setting(
-        0, "Longest answer that the LLM is asked for; 0 for 4096 tokens, or what a caller asks for.",
+        0, "Most tokens of an answer; 0 means 4096, or what a caller asks for.",
         min=0, max=10**9,
     )  # fmt: skip
-    context_tokens: int = setting(8000, "Tokens of what an agent is sent with a message.", max=10**7)
+    context_tokens: int = setting(8000, "Tokens of context that an agent gets with a message.", max=10**7)
 
     @property
     def max_answer_tokens(self) -> int:
-        """The longest answer to ask for where a caller names none."""
+        """The limit of an answer if the caller names none."""
         return self.answer_tokens or DEFAULT_ANSWER_TOKENS
 
     @property
     def is_configured(self) -> bool:
-        """Whether there is a model to ask."""
+        """True if an LLM is configured."""
         return bool(self.llm_url or self.llm_key)
 
     def __post_init__(self) -> None:
@@ -161,20 +161,20 @@ class LLMSettings:
 
     @classmethod
     def from_environment(cls) -> LLMSettings:
-        """What the variables `ALCOVE_LLM_URL` and so on say; an error names the one that is wrong."""
-        given: dict[str, Any] = {}
+        """Reads `ALCOVE_LLM_URL` and the other variables; an error names the wrong one."""
+        values: dict[str, Any] = {}
         for each in fields(cls):
             if text := read_variable(f"ALCOVE_{each.name.upper()}"):
                 kind: type[Any] = str if each.default is None else type(each.default)
                 try:
-                    given[each.name] = kind(text)
+                    values[each.name] = kind(text)
                 except ValueError:
                     raise InvalidRequest(each.name, f"a number, not {text!r}") from None
-        return cls(**given)
+        return cls(**values)
 
 
 def check_numbers(settings: Any) -> None:
-    """Refuses settings with a number that cannot be one of theirs."""
+    """Raises if a number is not positive, or not whole where the setting must be."""
     for each in fields(settings):
         if type(each.default) in (int, float):
             zero = each.metadata["min"] == 0
@@ -182,7 +182,7 @@ def check_numbers(settings: Any) -> None:
 
 
 def _check(name: str, value: object, kind: type, *, zero: bool = False) -> None:
-    """Refuses what is no positive number, or no whole one where `kind` is int; `zero` allows 0."""
+    """Raises unless this is a positive number, whole if `kind` is int; `zero` allows 0."""
     numeric = isinstance(value, int | kind) and not isinstance(value, bool)
     if not numeric or not (0 < value < float("inf") or (zero and value == 0)):  # type: ignore[operator]
         raise InvalidRequest(name, f"a positive {'number' if kind is float else 'whole number'}")

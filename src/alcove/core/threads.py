@@ -1,8 +1,7 @@
-"""Threads: several calls at once, and threads that must not block.
+"""Runs several calls at once, and marks threads that must not block.
 
-A call on a thread that must not block (an event loop, or a thread that serves readers) raises `WouldBlock`
-before it does anything that would hold others up, and before it has any effect. The caller then repeats it
-in a thread that may block.
+On a thread that must not block (an event loop, or a thread that serves readers), a call that would block
+raises `WouldBlock` before it has any effect. The caller then repeats it in a thread that may block.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ def run_together(calls: Sequence[Callable[[], T]]) -> list[T]:
     Cancelling the caller cancels all of them. An error of one is raised once all have ended.
     """
     results = [Future[T]() for _ in calls]
-    for call, result in zip(
-        calls, results, strict=True
-    ):  # no executor: a process cannot end before its threads
+    # no executor: a process cannot end before the threads of one
+    for call, result in zip(calls, results, strict=True):
         work = partial(copy_context().run, _complete, call, result)
         threading.Thread(target=work, name="alcove-together", daemon=True).start()
     wait(results)
@@ -41,7 +39,7 @@ def _complete(call: Callable[[], T], result: Future[T]) -> None:
 
 
 class WouldBlock(Exception):
-    """The call would hold up others who need this thread; it has had no effect yet."""
+    """The call would block this thread, which others need; it has had no effect yet."""
 
 
 class WouldTakeLong(WouldBlock):
@@ -49,7 +47,7 @@ class WouldTakeLong(WouldBlock):
 
 
 class WouldWait(WouldBlock):
-    """The call waits for a writer or for the index, which an event loop or a reader's thread must not do."""
+    """The call would wait for a writer or for the index."""
 
 
 class _Thread(threading.local):

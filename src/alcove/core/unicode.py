@@ -1,4 +1,4 @@
-"""Unicode normalisation in time that grows with the length of a text, whatever it consists of."""
+"""Unicode normalisation in linear time, whatever a text consists of."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Literal
 Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
 MAX_MARKS = 30
-"""Combining marks in a row that are put into order together: UAX #15 calls such a text stream-safe."""
+"""Combining marks in a row that are sorted together: UAX #15 calls such a text stream-safe."""
 MAX_PIECE = 2048
-"""Characters after which a piece ends at the next boundary: no other thread runs while it is normalised."""
+"""Characters after which a piece ends at the next boundary: normalising holds the GIL."""
 
 _MARK = r"[^\w\s\x00-\x7f]"
-"""Every combining mark, and symbols beyond ASCII, between which a cut changes nothing."""
+"""Every combining mark, and symbols beyond ASCII, between which splitting changes nothing."""
 _LONG_RUN = re.compile(f"(?<!{_MARK}){_MARK}{{{MAX_MARKS + 1},}}")
 _HALFWIDTH_MARKS = str.maketrans("\uff9e\uff9f", "\u3099\u309a")
 """The two letters that compatibility forms turn into combining marks."""
 _BOUNDARY = re.compile("[\x00-\u02ff\u3400-\u9fff\uac00-\ud7a3\ufb50-\ufdff]")
-"""Characters that never combine with what is before them."""
+"""Characters that never combine with the one before them."""
 
 
 def normalize(form: Form, text: str) -> str:
-    """Normalises a text, as `unicodedata.normalize` does where no marks pile up.
+    """Normalises a text like `unicodedata.normalize`, unless it has very long runs of combining marks.
 
-    That function puts combining marks into their order in time that grows with the square of their number.
-    Here, at most 30 in a row are put into order together; no word of any language has as many.
+    That function sorts combining marks in quadratic time. Here, at most 30 in a row are sorted together; no
+    word of any language has as many.
     """
     return text if text.isascii() else "".join(normalized_pieces(form, text))
 
@@ -44,7 +44,7 @@ def normalized_pieces(form: Form, text: str) -> Iterator[str]:
 
 
 def _ends(text: str) -> Iterator[int]:
-    """Yields where pieces must end: within each long run of marks, and at the end of the text."""
+    """Yields where pieces must end: inside each long run of marks, and at the end of the text."""
     for run in _LONG_RUN.finditer(text.translate(_HALFWIDTH_MARKS)):
         yield from range(run.start() + MAX_MARKS, run.end(), MAX_MARKS)
     yield len(text)

@@ -1,10 +1,11 @@
-"""Checks the arguments of calls: each is what the contract says, or an error names the field."""
+"""Checks the arguments of calls; an error names the field and what was expected."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -28,11 +29,11 @@ from alcove.core.records import (
 from alcove.core.settings import Settings
 
 MAX_PATH_LENGTH = 1024
-"""Characters after which the path of an index text is not extended: no field has such a name."""
+"""The longest path of an index text; deeper texts are added to the path so far."""
 MAX_QUERY_BYTES = 64 * 1024
 MAX_NESTING = 100
 NOT_BLANK = r"\S"
-"""The pattern of text with something in it."""
+"""The pattern of text that is not blank."""
 _COMPLAINT = re.compile(r"(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL)
 _MIN_INT, _MAX_INT = -(2**63), 2**63 - 1
 _SCALARS = frozenset((str, bool, type(None)))
@@ -40,7 +41,7 @@ _OPERATIONS: dict[str, type[BatchOperation]] = {"put": Put, "get": Get, "delete"
 
 
 class Location(NamedTuple):
-    """The place of one memory, and its two parts as engines store them."""
+    """The namespace of a memory, and its encoded namespace and key as engines store them."""
 
     namespace: Namespace
     ns: bytes
@@ -51,9 +52,9 @@ def parse_location(namespace: object, key: object, settings: Settings) -> Locati
     """A namespace of 1 to `max_depth` segments and a key."""
     checked, ns = Namespace.encoded(namespace)
     if not 1 <= len(checked) <= settings.max_depth:
-        most = checked.depth(settings.max_depth)
-        if not 1 <= len(checked) <= most:
-            raise InvalidRequest("namespace", f"1 to {most} segments, not {len(checked)}")
+        max_depth = checked.max_depth(settings.max_depth)
+        if not 1 <= len(checked) <= max_depth:
+            raise InvalidRequest("namespace", f"1 to {max_depth} segments, not {len(checked)}")
     encoded = encode_text(key, "key")
     if not 1 <= len(encoded) <= MAX_KEY_BYTES:
         raise InvalidRequest("key", f"1 to {MAX_KEY_BYTES} bytes, not {len(encoded)}")
@@ -62,7 +63,7 @@ def parse_location(namespace: object, key: object, settings: Settings) -> Locati
 
 def encode_text(value: object, field: str) -> bytes:
     """The UTF-8 bytes of a string."""
-    if type(value) is not str:  # a subclass may spell itself otherwise
+    if type(value) is not str:  # a subclass may encode itself differently
         raise InvalidRequest(field, f"a string, not {_type(value)}")
     try:
         return value.encode()
@@ -75,15 +76,15 @@ def check_query(query: object) -> None:
     if len(encode_text(query, "query")) > MAX_QUERY_BYTES:
         raise InvalidRequest("query", f"at most {MAX_QUERY_BYTES} bytes")
     if not str(query).strip():
-        raise InvalidRequest("query", "something to look for")
+        raise InvalidRequest("query", "text that is not blank")
 
 
 def parse_kinds(kinds: object) -> list[EventKind] | None:
-    """Some kinds of events; None for all of them."""
+    """Kinds of events as a list; None means all kinds."""
     if kinds is None:
         return None
     if not isinstance(kinds, list | tuple) or not kinds or not all(kind in KINDS for kind in kinds):
-        raise InvalidRequest("kinds", f"a list of some of {', '.join(KINDS)}")
+        raise InvalidRequest("kinds", f"a list of kinds: {', '.join(KINDS)}")
     return [*kinds]
 
 
@@ -102,7 +103,7 @@ def encode_json(data: object, field: str, *, max_bytes: int | None = None) -> by
     except UnicodeEncodeError:
         raise InvalidRequest(field, "text without lone surrogates") from None
     except (TypeError, ValueError, OverflowError, RecursionError):
-        _check_plain(data, (None, field), MAX_NESTING)  # names the culprit
+        _check_plain(data, (None, field), MAX_NESTING)  # names the field
         raise
     if max_bytes is not None and len(encoded) > max_bytes:
         raise PayloadTooLarge(field, f"at most {max_bytes} bytes of JSON, not {len(encoded)}")
@@ -156,9 +157,9 @@ def _expected_scalar(node: object) -> str | None:
 def encode_index(
     index: object, settings: Settings, value: Mapping[str, object] = MappingProxyType({})
 ) -> bytes | None:
-    """Index texts by field as compact JSON; None if there are none.
+    """Returns index texts by field as compact JSON; None if there are none.
 
-    `index`: the texts themselves, or true for every text of the memory's value, or dotted paths to some.
+    `index`: texts by field, or true for every text of the value, or dotted paths to some of them.
     """
     if index is None or index is False:
         return None
@@ -166,7 +167,12 @@ def encode_index(
     if index is True:
         index = extract_texts(value)
     elif isinstance(index, (list, tuple)):
-        index = extract_texts(value, _check_paths(index, max_fields))
+        if len(index) > max_fields:
+            raise InvalidRequest("index", f"at most {max_fields} paths, not {len(index)}")
+        for position, path in enumerate(index):
+            if not 1 <= len(encode_text(path, f"index[{position}]")) <= MAX_KEY_BYTES:
+                raise InvalidRequest(f"index[{position}]", f"a path of 1 to {MAX_KEY_BYTES} bytes")
+        index = extract_texts(value, index)
     if type(index) is not dict and not isinstance(index, Mapping):
         raise InvalidRequest("index", f"texts by field, a list of paths, or true, not {_type(index)}")
     if len(index) > max_fields:
@@ -184,22 +190,12 @@ def encode_index(
     return msgspec.json.encode(dict(index))
 
 
-def _check_paths(paths: Sequence[object], max_count: int) -> list[str]:
-    """Dotted paths into a value."""
-    if len(paths) > max_count:
-        raise InvalidRequest("index", f"at most {max_count} paths, not {len(paths)}")
-    for position, path in enumerate(paths):
-        if not 1 <= len(encode_text(path, f"index[{position}]")) <= MAX_KEY_BYTES:
-            raise InvalidRequest(f"index[{position}]", f"a path of 1 to {MAX_KEY_BYTES} bytes")
-    return [*map(str, paths)]
-
-
 def extract_texts(value: Mapping[str, object], paths: Sequence[str] | None = None) -> dict[str, str]:
-    """The texts of a value by their paths; only those at or below `paths`, if these are given.
+    """Returns the texts of a value by their paths; with `paths`, only those at or below them.
 
-    A list adds nothing to a path: the texts of `{"tags": ["sweet", "hot"]}` are one text at `tags`, a line
-    each, and `{"turns": [{"said": "a"}, {"said": "b"}]}` has one at `turns.said`. Numbers are no texts, and
-    blank texts are left out. A path that leads nowhere is no error: not every memory has every field.
+    A list adds nothing to a path: the texts of `{"tags": ["sweet", "hot"]}` are one text at `tags`, one line
+    each, and `{"turns": [{"said": "a"}, {"said": "b"}]}` has one at `turns.said`. Numbers and blank texts
+    are left out. A path that does not exist is no error: not every memory has every field.
     """
     texts: dict[str, list[str]] = {}
     if paths is None or paths:
@@ -212,7 +208,7 @@ _PathTree = dict[str, Any]
 
 
 def _path_tree(paths: Sequence[str]) -> _PathTree:
-    """Paths as names below names, so that a value is walked once, however many paths there are."""
+    """Returns the paths as a tree, so that a value is walked only once."""
     tree: _PathTree = {}
     for path in sorted(paths, key=lambda path: -path.count(".")):  # a shorter path includes what is below it
         *parents, name = path.split(".")
@@ -239,7 +235,7 @@ def _gather_texts(node: object, tree: _PathTree, path: str, texts: dict[str, lis
 
 
 def parse_ttl(seconds: object) -> int | None:
-    """A time to live in microseconds; None for 0, with which a memory never expires."""
+    """A time to live in microseconds; None if it is 0, which means that a memory never expires."""
     return check_integer(seconds, "ttl_seconds", 0, MAX_TTL_SECONDS) * SECOND or None
 
 
@@ -250,7 +246,7 @@ def parse_revision(expected: object, *, create_only: object = False) -> int | No
     if expected is None:
         return 0 if create_only else None
     if create_only:
-        raise InvalidRequest("create_only", "to be left out when expected_revision is given")
+        raise InvalidRequest("create_only", "nothing, because expected_revision is set")
     return check_integer(expected, "expected_revision", 0, 2**63 - 1)
 
 
@@ -264,11 +260,11 @@ def check_fraction(number: object, field: str) -> float:
 
 
 def parse_min_relevance(min_relevance: object, min_score: object) -> float:
-    """The relevance below which a search leaves memories out; `min_score` is its older name."""
+    """The lowest relevance of a search's hits; `min_score` is its older name."""
     values = {"min_relevance": min_relevance, "min_score": min_score}
     numbers = [check_fraction(number, name) for name, number in values.items() if number is not None]
     if len({*numbers}) > 1:
-        raise InvalidRequest("min_score", "to be left out: it is the older name of min_relevance")
+        raise InvalidRequest("min_score", "nothing: it is the older name of min_relevance, which is set too")
     return numbers[0] if numbers else 0.0
 
 
@@ -289,10 +285,13 @@ def _type(value: object) -> str:
 def to_invalid_request(
     error: msgspec.ValidationError, record: type[Struct], record_name: str
 ) -> InvalidRequest:
-    """An error of msgspec as ours, with the field first; `record_name` stands for the whole record."""
+    """Converts an error of msgspec; `record_name` is the field of an error about the whole record."""
     problem, field = _COMPLAINT.fullmatch(str(error)).groups()  # type: ignore[union-attr]
     if match := re.search(r"(missing required|unknown) field `(.*)`", problem, re.DOTALL):
-        expected = "to be given" if match[1] == "missing required" else "a field that is known here"
+        expected = "a value; it is required"
+        if match[1] == "unknown":
+            similar = get_close_matches(match[2], () if field else record.__struct_encode_fields__, 1)
+            expected = f"a known field; did you mean {similar[0]!r}?" if similar else "a known field"
         return InvalidRequest(".".join(filter(None, (field, match[2]))), expected)
     if "Invalid enum value" in problem and (names := _choices(record, field)):
         return InvalidRequest(field, names)
@@ -304,7 +303,7 @@ def to_invalid_request(
 
 
 def _choices(record: type[Struct], field: str) -> str | None:
-    """The values of a field with a fixed list of them, which msgspec's own errors do not name."""
+    """Lists the allowed values of a field, which msgspec's own errors do not name."""
     hint = get_type_hints(record).get(field)
     parts = [hint, *get_args(hint)]
     names = next((get_args(part) for part in parts if get_origin(part) is Literal), ())
@@ -336,8 +335,8 @@ def _to_record(operation: Mapping[str, object]) -> BatchOperation:
     fields = {name: value for name, value in operation.items() if name != "op"}
     for name in fields:
         if name not in kind.__struct_fields__:
-            raise InvalidRequest(str(name), f"no such field; one of {', '.join(kind.__struct_fields__)}")
+            raise InvalidRequest(str(name), f"one of the fields {', '.join(kind.__struct_fields__)}")
     for name in ("namespace", "key", *(("value",) if kind is Put else ())):
         if name not in fields:
-            raise InvalidRequest(name, "to be given")
+            raise InvalidRequest(name, "a value; it is required")
     return kind(**fields)  # type: ignore[arg-type]

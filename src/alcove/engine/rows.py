@@ -63,7 +63,7 @@ def read_page(
     rows: Iterable[tuple[Any, ...]], limit: int, *, max_bytes: int = MAX_PAGE_BYTES
 ) -> tuple[list[Row], bool]:
     """Returns the first rows, within both limits, and whether there are more."""
-    return take_page(map(Row._make, rows), limit, most=max_bytes)
+    return take_page(map(Row._make, rows), limit, max_bytes=max_bytes)
 
 
 class Writer(NamedTuple):
