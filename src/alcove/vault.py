@@ -1,7 +1,7 @@
-"""Envelope encryption: values under data keys, one for each subject, and those under the operator's key.
+"""Envelope encryption: data keys encrypt values, one for each subject, and the operator's key encrypts these.
 
-Values are sealed with AES-256-GCM. Key-encryption keys have 32 bytes, and an id that is derived from them;
-where they come from is said at the end.
+Values are sealed with AES-256-GCM. Key-encryption keys have 32 bytes, and an id that is derived from them.
+Their sources are defined at the end of this file.
 """
 
 from __future__ import annotations
@@ -36,38 +36,38 @@ _REWRAP_BATCH = 500
 
 
 def subject_of(namespace: Namespace) -> str:
-    """Whose data key seals a namespace: its owner's, or the one of its root where nobody owns it."""
+    """Returns the subject whose data key seals a namespace: its owner, or its root if it has no owner."""
     owner = namespace.owner
     return f"room:{namespace[0]}" if owner is None else f"user:{owner}"
 
 
 def user_subject(user: str) -> str:
-    """The subject of everything that belongs to one user."""
+    """Returns the subject of everything that belongs to a user."""
     return f"user:{user}"
 
 
 class Rotation(NamedTuple):
-    """What a rotation did: the active key's id and how many data keys it wrapped anew."""
+    """The result of a rotation: the active key's id, and how many data keys were wrapped again."""
 
     active: str
     rewrapped: int
 
 
 class SubjectKey(NamedTuple):
-    """One subject's data key, unwrapped."""
+    """A subject's data key, unwrapped."""
 
     id: int
     raw: bytes
     cipher: AESGCM
 
     def seal(self, plaintext: bytes, bound_to: bytes) -> bytes:
-        """A ciphertext that opens only with the same `bound_to`."""
-        nonce = RAND_bytes(_NONCE_BYTES)  # as strong as os.urandom, and does not give up the GIL
+        """Returns a ciphertext that can be opened only with the same `bound_to`."""
+        nonce = RAND_bytes(_NONCE_BYTES)  # as strong as os.urandom, and does not release the GIL
         return nonce + self.cipher.encrypt(nonce, plaintext, bound_to)
 
 
 class Vault:
-    """Data keys, unwrapped as they are needed and cached until they are forgotten."""
+    """Data keys, unwrapped on demand and cached until `forget`."""
 
     def __init__(self, store: DataKeys, provider: KeyProvider) -> None:
         self._store = store
@@ -78,63 +78,63 @@ class Vault:
         self._by_id: dict[int, SubjectKey] = {}
         self.key(STORE)  # a wrong key fails here, at start-up, and not at the first read
 
-    def held(self, subject: str) -> SubjectKey | None:
-        """The subject's data key, if it is in memory."""
+    def cached_key(self, subject: str) -> SubjectKey | None:
+        """Returns the subject's data key if it is cached."""
         return self._by_subject.get(subject)
 
-    def known(self, subject: str) -> SubjectKey | None:
-        """The subject's data key, if it has been made."""
-        return self.held(subject) or self._load(self._store.find(subject=subject))
+    def find_key(self, subject: str) -> SubjectKey | None:
+        """Returns the subject's data key if it exists."""
+        return self.cached_key(subject) or self._load(self._store.find(subject=subject))
 
     def key(self, subject: str, *, wipes: int | None = None) -> SubjectKey:
-        """The subject's data key; the first call for a subject makes it, which may wait for other writes.
+        """Returns the subject's data key, and creates it on the first call, which may wait for other writes.
 
-        With `wipes` it makes none where there have been more of them; that raises KeyDestroyed.
+        With `wipes`, raises KeyDestroyed instead of creating a key if there have been more wipes.
         """
-        found = self.known(subject)
-        if found is None:
+        key = self.find_key(subject)
+        if key is None:
             self._read_keks()  # another process may have rotated: wrap with the key that is active now
             new = self._wrap(0, subject, secrets.token_bytes(32))
-            found = self._load(self._store.add(subject, new.wrapped, new.wrapped_by, wipes))
-            if found is None:
-                raise KeyDestroyed("somebody was wiped since")
-        return found
+            key = self._load(self._store.add(subject, new.wrapped, new.wrapped_by, wipes))
+            if key is None:
+                raise KeyDestroyed("a user was wiped in the meantime")
+        return key
 
-    def existing(self, id: int) -> SubjectKey:
-        """A data key by its id, as the store has it now; KeyDestroyed where it has been wiped."""
-        found = self._load(self._store.find(id=id))
-        if found is None:
+    def key_by_id(self, id: int) -> SubjectKey:
+        """Returns a data key by its id, read from the store; raises KeyDestroyed if it has been wiped."""
+        key = self._load(self._store.find(id=id))
+        if key is None:
             raise KeyDestroyed("the data key of this value has been destroyed")
-        return found
+        return key
 
     def open(self, data_key: int, sealed: bytes, bound_to: bytes) -> bytes:
-        """The plaintext, or `Unreadable` where a bit of it or of its place has changed."""
-        key = self._by_id.get(data_key) or self.existing(data_key)
+        """Returns the plaintext; raises `Unreadable` if the value was altered or moved to another place."""
+        key = self._by_id.get(data_key) or self.key_by_id(data_key)
         try:
             return key.cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound_to)
         except (InvalidTag, ValueError):
             raise Unreadable("this value was altered, or moved from the place it was sealed for") from None
 
     def pseudonym(self, text: str) -> str:
-        """A keyed digest that stands for a text where the text itself must not."""
+        """Returns a keyed digest that replaces a text which must not be stored itself."""
         return hmac.new(self.key(STORE).raw, text.encode(), hashlib.sha256).hexdigest()
 
     def derive_key(self, purpose: str) -> bytes:
-        """A secret for one purpose, the same as long as the store lives, whatever key it is rotated to."""
+        """Derives a secret for one purpose, which stays the same when keys are rotated."""
         hkdf = HKDF(algorithm=SHA256(), length=32, salt=None, info=f"alcove {purpose}".encode())
         return hkdf.derive(self.key(STORE).raw)
 
     def active_id(self) -> str:
-        """The id of the key-encryption key that new data keys are wrapped with."""
+        """Returns the id of the key-encryption key that wraps new data keys."""
         self._read_keks()
         return self._active.id
 
-    def over(self, store: DataKeys) -> Vault:
-        """The same key-encryption keys over the data keys of another file."""
+    def for_data_keys(self, store: DataKeys) -> Vault:
+        """Returns a vault with the same key-encryption keys for the data keys of another file."""
         return Vault(store, self._provider)
 
     def check(self) -> None:
-        """Raises unless the key-encryption key is there and is the right one."""
+        """Raises unless the key-encryption key is available and is the right one."""
         self._read_keks()
         key = self._store.find(subject=STORE)
         if key is None:
@@ -142,26 +142,26 @@ class Vault:
         self._unwrap(key)
 
     def forget(self, subject: str) -> None:
-        """Drops a cached data key: the engine no longer has it."""
+        """Drops a data key from the cache, because the engine no longer has it."""
         key = self._by_subject.pop(subject, None)
         if key:
             self._by_id.pop(key.id, None)
 
     def rotate(self) -> Iterator[Rotation]:
-        """Wraps every data key with a new active key, batch by batch; after a crash it goes on.
+        """Wraps every data key with a new active key, batch by batch; after a crash, call it again.
 
-        A new key is made only when no earlier rotation is left to finish.
+        It makes a new key only if no earlier rotation is unfinished.
         """
         self._read_keks()
         if not self._store.find_all(not_wrapped_by=self._active.id, limit=1):
             self._provider.renew()
             self._read_keks()
-        done = 0
+        rewrapped = 0
         while batch := self._store.find_all(not_wrapped_by=self._active.id, limit=_REWRAP_BATCH):
             self._store.rewrap([self._wrap(key.id, key.subject, self._unwrap(key)) for key in batch])
-            done += len(batch)
-            yield Rotation(self._active.id, done)
-            self._read_keks()  # another rotation meanwhile: both end at its key
+            rewrapped += len(batch)
+            yield Rotation(self._active.id, rewrapped)
+            self._read_keks()  # after another rotation in the meantime, both use its key
 
     @property
     def _active(self) -> Kek:
@@ -171,12 +171,12 @@ class Vault:
         if key is None:
             return None
         raw = self._unwrap(key)
-        opened = SubjectKey(key.id, raw, AESGCM(raw))
-        self._by_id[key.id] = self._by_subject[key.subject] = opened
-        if len(self._by_subject) > _CACHE_SIZE:  # the oldest alone: with all of them, each would be read anew
+        unwrapped = SubjectKey(key.id, raw, AESGCM(raw))
+        self._by_id[key.id] = self._by_subject[key.subject] = unwrapped
+        if len(self._by_subject) > _CACHE_SIZE:  # only the oldest: clearing all would reload each
             _, oldest = self._by_subject.popitem(last=False)
             self._by_id.pop(oldest.id, None)
-        return opened
+        return unwrapped
 
     def _wrap(self, id: int, subject: str, raw: bytes) -> DataKey:
         nonce = os.urandom(_NONCE_BYTES)
@@ -195,8 +195,8 @@ class Vault:
         if id not in self._keks:  # another process may have rotated since
             self._read_keks()
         if id not in self._keks:
-            given = ", ".join(self._keks)
-            raise KeyUnavailable(f"this store is sealed with the key {id}, but given was {given}")
+            available = ", ".join(self._keks)
+            raise KeyUnavailable(f"this store is sealed with the key {id}, but the only keys are {available}")
         return self._keks[id]
 
     def _read_keks(self) -> None:
@@ -218,23 +218,20 @@ class Kek(NamedTuple):
 
 
 class KeyProvider(Protocol):
-    """A source of key-encryption keys: one is active, older ones stay readable."""
+    """A source of key-encryption keys: one is active, older ones can still be read."""
 
     def create(self) -> None:
-        """Makes the first key, if there is none; called only together with a new database."""
-        ...
+        """Makes the first key, if there is none; called only when a store is created."""
 
     def load(self) -> list[Kek]:
-        """Every key there is, the active one first; an error says what is missing."""
-        ...
+        """Returns all keys, the active one first; an error says what is missing."""
 
     def renew(self) -> None:
-        """Makes a new key the active one, or says how the operator does it."""
-        ...
+        """Makes a new key and activates it, or raises an error that tells the operator how to do it."""
 
 
 class KeyFile:
-    """A file that only its owner may read: one key a line in base64, the active one last."""
+    """A file that only its owner may read: one base64 key on each line, the active one last."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -242,21 +239,21 @@ class KeyFile:
     def create(self) -> None:
         if self.path.exists():
             return
-        beside = self._write_beside(_line())
+        temporary = self._write_temporary(_new_line())
         with contextlib.suppress(FileExistsError):
-            os.link(beside, self.path)  # unlike a rename, it never replaces a key
-        beside.unlink()
+            os.link(temporary, self.path)  # unlike a rename, it never replaces a key
+        temporary.unlink()
         with _folder(self.path) as folder:
-            os.fsync(folder)  # the file's name is to last, too
+            os.fsync(folder)  # the file's name must be durable, too
 
     def follow(self, other: KeyFile, *, only_check: bool = False) -> None:
-        """Becomes a copy of another file; raises where it has a key that is not in that one."""
+        """Becomes a copy of another file; raises if this file has a key that the other one lacks."""
         theirs = other.load()
         ours = self.load() if self.path.exists() else []
         if not {*ours} <= {*theirs}:
-            raise StoreError(f"{self.path} is the key of another store; nothing is written over it")
+            raise StoreError(f"{self.path} is the key of another store; it was not overwritten")
         if not only_check and ours != theirs:
-            self._write_beside(_text(theirs)).replace(self.path)
+            self._write_temporary(_format_keys(theirs)).replace(self.path)
             with _folder(self.path) as folder:
                 os.fsync(folder)
 
@@ -265,34 +262,34 @@ class KeyFile:
             lines = self.path.read_text(encoding="ascii").split()
         except FileNotFoundError:
             raise KeyUnavailable(
-                f"the key file {self.path} is missing; without it this store cannot be read: put it back"
+                f"the key file {self.path} is missing; without it this store cannot be read: restore it"
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             raise KeyUnavailable(f"the key file {self.path} cannot be read: {error}") from None
         if not lines:
-            raise KeyUnavailable(f"the key file {self.path} is empty; put the right one back")
+            raise KeyUnavailable(f"the key file {self.path} is empty; restore the right one")
         return [_parse(line, f"{self.path}, key {n}") for n, line in enumerate(lines, 1)][::-1]
 
     def renew(self) -> None:
-        """Replaces the file in one step by one that has a new last line; one process at a time."""
+        """Replaces the file atomically by one with a new last line; one process at a time."""
         with _folder(self.path) as folder:
             fcntl.flock(folder, fcntl.LOCK_EX)
-            self._write_beside(_text(self.load()) + _line()).replace(self.path)
+            self._write_temporary(_format_keys(self.load()) + _new_line()).replace(self.path)
             os.fsync(folder)
 
-    def _write_beside(self, text: str) -> Path:
-        """A file that is whole and on the disk before it gets the name that counts."""
-        beside = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
+    def _write_temporary(self, text: str) -> Path:
+        """Writes a temporary file in the same folder, which is complete and on the disk afterwards."""
+        temporary = self.path.with_name(f"{self.path.name}.{secrets.token_hex(4)}")
         try:
-            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with os.fdopen(descriptor, "w", encoding="ascii") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise Unavailable(f"the key file {self.path} cannot be written: {error.strerror}") from None
-        return beside
+        return temporary
 
 
 class EnvironmentKey:
@@ -331,18 +328,18 @@ class MemoryKey:
 
 
 def default_keys(store: Path) -> KeyProvider:
-    """The environment's key where it is set, or the key file it names; otherwise one beside the database."""
+    """Returns the key or key file of the environment; without them, a key file next to the database."""
     if os.environ.get("ALCOVE_KEY"):
         return EnvironmentKey()
     return KeyFile(Path(os.environ.get("ALCOVE_KEY_FILE") or store.with_name(store.name + ".key")))
 
 
-def _text(keks: list[Kek]) -> str:
-    """Keys as a file has them, the active one last."""
+def _format_keys(keks: list[Kek]) -> str:
+    """Returns keys as lines of a key file, the active one last."""
     return "".join(f"{base64.b64encode(kek.key).decode()}\n" for kek in reversed(keks))
 
 
-def _line() -> str:
+def _new_line() -> str:
     return base64.b64encode(secrets.token_bytes(32)).decode() + "\n"
 
 

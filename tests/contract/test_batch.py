@@ -234,4 +234,4 @@ def test_a_newcomer_whose_write_is_refused_gets_no_data_key(memory: Alcove) -> N
     for puts, once in (([allowed, refused], None), ([allowed], "k" * 256)):
         with pytest.raises(AlcoveError):
             memory.as_user("newcomer").batch(puts, idempotency_key=once)
-    assert memory.memories._vault.known("user:newcomer") is None
+    assert memory.memories._vault.find_key("user:newcomer") is None

@@ -159,7 +159,7 @@ def test_nothing_is_found_below_a_namespace_but_what_lies_below_it(qdrant: tuple
                 found = points.nearest(name, [1, 0, 0], prefix, len(every), unowned=unowned)
                 assert {*found} == expected, (prefix, unowned)
     finally:
-        points._keeping.delete_collection(name)
+        points._upkeep.delete_collection(name)
         points.close()
 
 
@@ -316,7 +316,7 @@ def test_while_it_is_gone_writes_go_on_searches_say_so_and_it_is_brought_up_to_d
     assert keys(store, "zeppelin", mode="semantic")[0] == "late"
     receipt = store.wipe("alice")
     assert not receipt.scrubbed
-    assert "still to be removed there: 2" in noticed(store)[-1]
+    assert "must still be removed there: 2" in noticed(store)[-1]
     if lost:
         shutil.rmtree(tmp_path / "qdrant")
     server.start()

@@ -30,7 +30,7 @@ from alcove import (
 from alcove.core.errors import PolicyFailed
 from alcove.core.filters import Filter, OneOf
 from alcove.core.principal import JSON
-from alcove.policy import Bundle, Narrowed, Policy
+from alcove.policy import Bundle, Policy, ReadScope
 from tests.support.waiting import LONG
 
 Operation = Literal["read", "write", "import", "delete"]
@@ -60,7 +60,7 @@ def refusal(policy: Policy, who: Principal, at: str, operation: Operation = "rea
     return None
 
 
-def narrowed(policy: Policy, who: Principal, at: str) -> Narrowed | None:
+def narrowed(policy: Policy, who: Principal, at: str) -> ReadScope | None:
     """Where this caller may look, None where they may not."""
     try:
         return policy.narrow(who, Namespace.parse(at))
@@ -99,12 +99,12 @@ def test_with_an_agent_ownership_opens_nothing_and_grants_do() -> None:
         assert refusal(BUILT_IN, agent, at)
         assert narrowed(BUILT_IN, agent, at) is None
     inside = Namespace.parse("agent:bot:u:alice")
-    assert narrowed(BUILT_IN, agent, str(inside)) == Narrowed(inside, Filter(), "alice")
+    assert narrowed(BUILT_IN, agent, str(inside)) == ReadScope(inside, Filter(), "alice")
 
 
 def test_an_admin_looks_everywhere_but_opens_no_door_except_to_import() -> None:
     for prefix in ("", "user", "user:bob", "pool"):
-        assert narrowed(BUILT_IN, ADMIN, prefix) == Narrowed(Namespace.parse(prefix), Filter(), None)
+        assert narrowed(BUILT_IN, ADMIN, prefix) == ReadScope(Namespace.parse(prefix), Filter(), None)
     refused = [each for each in OPERATIONS if refusal(BUILT_IN, ADMIN, "user:bob", each)]
     assert refused == ["read", "write", "delete"]
     assert refusal(BUILT_IN, Principal("root", claims=ADMIN.claims, agent="bot"), "user:bob", "import")
@@ -127,7 +127,7 @@ NO_ADMIN: list[JSON] = [
 def test_only_a_list_of_strings_with_admin_in_it_makes_an_admin(roles: JSON) -> None:
     alice = Principal("alice", claims={"roles": roles})
     assert not alice.is_admin
-    assert narrowed(BUILT_IN, alice, "") == Narrowed(HOME, OWN_FILTER, "alice")
+    assert narrowed(BUILT_IN, alice, "") == ReadScope(HOME, OWN_FILTER, "alice")
     assert refusal(BUILT_IN, alice, "user:bob", "import")
 
 
@@ -139,9 +139,9 @@ REPLACED = ["", "user", "user:bob:notes", "agent:bot:u:bob", "agent:bot", "pool:
 def test_a_prefix_is_kept_inside_what_is_owned_or_granted_and_replaced_elsewhere() -> None:
     alice = Principal("alice", grants=(room("pool:news", "read"), room("inbox", "write")))
     for prefix, conditions in KEPT.items():
-        assert narrowed(BUILT_IN, alice, prefix) == Narrowed(Namespace.parse(prefix), conditions, "alice")
+        assert narrowed(BUILT_IN, alice, prefix) == ReadScope(Namespace.parse(prefix), conditions, "alice")
     for prefix in REPLACED:
-        assert narrowed(BUILT_IN, alice, prefix) == Narrowed(HOME, OWN_FILTER, "alice")
+        assert narrowed(BUILT_IN, alice, prefix) == ReadScope(HOME, OWN_FILTER, "alice")
 
 
 def test_attributes_are_the_first_two_segments() -> None:
@@ -363,7 +363,7 @@ def test_threads_that_decide_during_reloads_see_one_whole_bundle_each_time(custo
             answer = policy.narrow(ALICE, Namespace())
             (name,) = answer.prefix
             seen.add(name)
-            assert answer == Narrowed(Namespace((name,)), Filter.parse({"from": name}), name)
+            assert answer == ReadScope(Namespace((name,)), Filter.parse({"from": name}), name)
 
     with ThreadPoolExecutor(4) as pool:
         deciders = [pool.submit(decide) for _ in range(4)]
@@ -423,7 +423,7 @@ def test_an_independent_rego_engine_decides_the_same(data: st.DataObject, user: 
         assert decision == ({"allow": True} if reason is None else {"allow": False, "reason": reason})
     assert msgspec.json.decode(BUILT_IN.attributes(who, namespace, "key", b'{"n":1}', None)) == attributes
     defined = looked_at is not None and conditions is not None
-    expected = Narrowed(Namespace.checked(looked_at), Filter.parse(conditions), owner) if defined else None
+    expected = ReadScope(Namespace.checked(looked_at), Filter.parse(conditions), owner) if defined else None
     assert narrowed(BUILT_IN, who, str(prefix)) == expected
 
 

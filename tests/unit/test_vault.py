@@ -126,7 +126,7 @@ def test_a_missing_garbled_or_wrong_key_is_an_error_at_start_up_and_nothing_chan
         key_file(folder).write_bytes(content)
     if content == WHOLE:
         (given,), (needed,) = KeyFile(key_file(folder)).load(), wrapped_by(folder)
-        expected = f"sealed with the key {needed}, but given was {given.id}"
+        expected = f"sealed with the key {needed}, but the only keys are {given.id}"
     before = on_disk(folder)
     with pytest.raises(KeyUnavailable, match=expected):
         opened(folder)
@@ -151,7 +151,7 @@ def test_a_key_in_the_environment_takes_the_place_of_the_file(
     with opened(tmp_path) as memory:
         assert memory.as_user("alice").get(HOME, "key")
     monkeypatch.setenv("ALCOVE_KEY", first)
-    with pytest.raises(KeyUnavailable, match="but given was"):
+    with pytest.raises(KeyUnavailable, match="but the only keys are"):
         opened(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What a store holds beside memories: the audit log, documents, API keys, private rooms, figures."""
+"""The data of a store other than memories: the audit log, documents, API keys, private rooms, figures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from alcove.engine.rows import AuditRow
 
 
 class Administration:
-    """Reads and writes what operators and the service itself keep in a store."""
+    """Reads and writes the data of operators and of the service itself."""
 
     def __init__(self, db: Database, clock: Clock) -> None:
         self._db = db
         self._clock = clock
         self.version: Callable[[], int] = partial(db.mark, "documents")
-        """Returns the version of the newest document; every decision calls it, so it must be quick."""
+        """Returns the version of the newest document; every decision calls it, so it must be fast."""
 
     def is_incomplete_copy(self) -> bool:
-        """Whether a migration into this store has begun and not ended: `upkeep/migration.py`."""
+        """True if a migration into this store has begun and not ended: see `upkeep/migration.py`."""
         ((_, copied_as),) = self._db.fetch("copy_marks")
         return bool(copied_as == 0)
 
@@ -54,7 +54,7 @@ class Administration:
         return [*map(AuditRow._make, self._db.fetch("audit_before", before, action))]
 
     def purge_audit(self, *, before: int, keep: Sequence[int] = ()) -> int:
-        """Removes entries that are older than a moment; `keep`: the numbers of those that stay."""
+        """Removes entries that are older than a moment; `keep`: the numbers of entries that stay."""
         return self._db.update("purge_audit", before, json.dumps([*keep]))
 
     # Documents
@@ -92,7 +92,7 @@ class Administration:
     # Private rooms and figures
 
     def private_rooms(self) -> list[str]:
-        """Returns the templates of private rooms, as `add_private_rooms` got them."""
+        """Returns the templates of private rooms, as `add_private_rooms` stored them."""
         return [template for (template,) in self._db.fetch("private_rooms")]
 
     def add_private_rooms(self, templates: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
-"""An index in the database by which searches find candidates in scopes that are too large for memory.
+"""An index in the database with which searches find candidates in scopes that are too large for memory.
 
-It is made from texts and their vectors in the order in which the vectors were stored, so it can be rebuilt
-at any time. Searches read the texts that it lacks as they are.
+It is built from texts and their vectors in the order in which the vectors were stored, so it can be rebuilt
+at any time. Searches read the texts that are not indexed yet directly.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from itertools import chain
 
 from alcove.engine.database import CheckResults, Connection, Database
 from alcove.engine.rows import Scope, Text
-from alcove.engine.statements import Params
 from alcove.engine.vector_index import IndexProgress, Vector
 
 BATCH = 100
-"""Texts that one transaction indexes; other writers wait for as long."""
+"""Texts that one transaction indexes, while other writers wait."""
 MAX_MISSING = 1000
-"""Texts of a scope that the index may lack and that a search reads as they are."""
+"""The most texts of a scope that may be missing from the index; a search reads them directly."""
 
 IndexEntry = tuple[Sequence[int], Sequence[Vector]]
 """A text's terms as numbers, and the vectors of its windows."""
 MakeEntry = Callable[[str, bytes], IndexEntry]
-"""Makes the entry of an index text and its stored vectors."""
+"""Makes the entry for an index text and its stored vectors."""
 
 
 class CandidateIndex(ABC):
-    """Terms and vectors by which the likeliest texts of a scope are found."""
+    """Finds the likeliest texts of a scope by terms and vectors."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -40,10 +39,10 @@ class CandidateIndex(ABC):
     def optimize(self) -> None:  # noqa: B027  not every index needs it
         """Runs when the index has caught up."""
 
-    # Keeping in step
+    # Indexing
 
     def has_backlog(self) -> bool:
-        """Whether there are texts to index."""
+        """True if there are texts to index."""
         with self._db.read() as db:
             return bool(_next_page(db, 1)[1])
 
@@ -59,19 +58,17 @@ class CandidateIndex(ABC):
 
     def check(self) -> CheckResults:
         """Compares the index with memories."""
-        with self._db.snapshot() as db:
-            yield from db.run_checks("candidates_checks.sql")
+        return self._db.run_checks("candidates_checks.sql")
 
     # Reading
 
     def count(self, scope: Scope, limit: int) -> int:
-        """How many texts of a scope are indexed, counted up to a limit."""
+        """Counts the indexed texts of a scope, up to a limit."""
         ((count,),) = self._db.fetch("searchable_up_to", scope.low, scope.high, limit)
         return int(count)
 
     def neighbours(self, seqs: Sequence[int], distance: int) -> dict[int, list[int]]:
-        """For each text, those up to a distance before and after it, in order of writing, in its
-        namespace."""
+        """For each text, those written up to this many texts before and after it in its namespace."""
         near: dict[int, list[int]] = {}
         for seq, neighbour in self._db.fetch("around", json.dumps([*seqs]), distance):
             near.setdefault(seq, []).append(neighbour)
@@ -80,34 +77,31 @@ class CandidateIndex(ABC):
     def missing(self, scope: Scope, embedder: str) -> list[int] | None:
         """Texts of a scope that are not indexed yet: those without vectors first, newest first.
 
-        None if so many have vectors that the index is of no use.
+        None if more than `MAX_MISSING` texts have vectors, which makes the index useless.
         """
         if not self._db.fetch("lagging", embedder)[0][0]:
             return []
         with self._db.snapshot() as db:
             progress = IndexProgress.read(db)
             last = progress.last_vector if progress.embedder == embedder else 0
-            params: Params = [scope.low, scope.high, last, embedder]
-            predicate = self._db.predicate(scope, params)
-            unindexed = db.run("unsearchable", [*params, MAX_MISSING + 1], condition=predicate).fetchall()
+            place = (scope.low, scope.high)
+            params = (*place, last, embedder)
+            unindexed = self._db.run_scoped(db, "unsearchable", scope, params, [MAX_MISSING + 1]).fetchall()
             if len(unindexed) > MAX_MISSING:
                 return None
-            params = [scope.low, scope.high]
-            predicate = self._db.predicate(scope, params)
-            queued = db.run("queued", [*params, MAX_MISSING], condition=predicate).fetchall()
+            queued = self._db.run_scoped(db, "queued", scope, place, [MAX_MISSING]).fetchall()
             return [seq for (seq,) in chain(queued, unindexed)]
 
     def texts(self, scope: Scope, embedder: str, seqs: Sequence[int], *, now: int) -> list[Text]:
-        """Those of some texts that a scope shows now."""
-        params: Params = [scope.low, scope.high, now, embedder, json.dumps([*seqs])]
-        predicate = self._db.predicate(scope, params)
+        """Returns those of some texts that are visible in a scope now."""
+        params = (scope.low, scope.high, now, embedder, json.dumps([*seqs]))
         with self._db.read() as db:
-            return [*map(Text._make, db.run("texts_of", params, condition=predicate))]
+            return [*map(Text._make, self._db.run_scoped(db, "texts_of", scope, params))]
 
 
 def _next_page(db: Connection, limit: int) -> tuple[IndexProgress, list[tuple[int, int, str, bytes]]]:
-    """How far the serving embedder's vectors are indexed, and the next of them with their texts."""
+    """Returns how far the serving embedder's vectors are indexed, and the next vectors with their texts."""
     serving, progress = db.run("serving").get, IndexProgress.read(db)
     if progress.embedder != serving:
-        progress = IndexProgress(serving, 0, 0)  # the index is of another embedder
+        progress = IndexProgress(serving, 0, 0)  # the index was built for another embedder
     return progress, db.run("next_searchable", (progress.last_vector, serving or "", limit)).fetchall()

@@ -1,4 +1,4 @@
-"""Group commit: the first waiting writer commits for all that wait, so many writes share one fsync."""
+"""Group commit: the first waiting writer commits for all others, so that many writes share one fsync."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from itertools import chain
 from alcove.engine.rows import IdempotentRequest, Outcome, PutRow, RowOperation
 
 MAX_OPERATIONS = 2000
-"""Operations after which a shared transaction is closed, so that no writer waits for it too long."""
+"""Operations after which a shared transaction is full, so that no writer waits for it too long."""
 MAX_BYTES = 8 * 1024 * 1024
-"""Bytes of sealed values after which it is closed."""
+"""Bytes of sealed values after which it is full."""
 GATHER_SECONDS = 0.0002
-"""How long a leader waits for the writers of the last commit to come back; an fsync costs much more."""
+"""How long a leader waits for the writers of the last commit to write again; an fsync costs much more."""
 REMOTE_GATHER_SECONDS = 0.002
-"""The same where a commit also costs a round trip or two to a server."""
+"""The same if a commit also costs a round trip or two to a server."""
 
 
 class Observer:
-    """Receives what an engine does, often under a lock: methods must be quick and never raise.
+    """Receives events of an engine, often under a lock: methods must be quick and never raise.
 
-    This one ignores everything.
+    This class ignores them.
     """
 
     def write_submitted(self) -> None:
-        """A write now waits for a commit; calls of this and of `commit_ended` never overlap."""
+        """A write was queued for a commit; calls of this and of `commit_ended` never overlap."""
 
     def commit_ended(self, writes: int, *, committed: bool) -> None:
-        """One commit has ended for this many writes, on the disk or with an error for all of them."""
+        """A commit of this many writes has ended: they are on the disk, or all of them failed."""
 
     def memories_expired(self, count: int, *, reason: str) -> None:
-        """A sweep has ended this many memories: `due` by their own expiry, or `aged` by retention."""
+        """A sweep has ended memories: `due` by their own expiry, or `aged` by retention."""
 
     def session_store(self, outcome: str) -> None:
-        """The session store was read: `hit`, `miss` where the engine had to be read, or `away`."""
+        """The session store was read: `hit`, `miss` if the engine had to be read, or `away`."""
 
 
 class Submission:
-    """One transaction that waits for a commit; whoever asks for its result helps to commit.
+    """One transaction in the queue; a thread that waits for its result helps to commit.
 
-    `concurrent.futures.Future` would do, but costs ten times as much: it brings a lock of its own.
+    A `concurrent.futures.Future` would cost ten times as much, because it has a condition of its own.
     """
 
     __slots__ = ("_queue", "_sleep", "abandoned", "once", "operations", "outcome", "rules_version", "signal")
@@ -58,7 +58,7 @@ class Submission:
         self._sleep = threading.Lock()
         self._sleep.acquire()
         self.signal: Callable[[], None] | None = None
-        """Tells an event loop to look again; None where a thread waits."""
+        """Makes an event loop check again; None if a thread waits."""
         self.operations = operations
         self.once = once
         self.rules_version = rules_version
@@ -66,7 +66,7 @@ class Submission:
         self.abandoned = False
 
     def wait(self) -> None:
-        """Blocks until it is committed or refused; leads if nobody else does."""
+        """Blocks until it is committed or refused; leads if no other writer does."""
         while not self.try_commit():
             try:
                 self._sleep.acquire()
@@ -84,7 +84,7 @@ class Submission:
         self._queue.pass_on()
 
     def try_commit(self) -> bool:
-        """Leads if nobody else does; returns whether this submission is committed or refused."""
+        """Leads if no other writer does; returns whether this submission is committed or refused."""
         return self.outcome is not None or self._queue.lead(self)
 
     def result(self) -> Outcome:
@@ -96,12 +96,8 @@ class Submission:
         assert self.outcome is not None
         return self.outcome
 
-    def resolve(self, outcome: Outcome | BaseException) -> None:
-        """Sets the outcome; `wake` tells the waiting caller afterwards."""
-        self.outcome = outcome
-
     def wake(self) -> None:
-        """Makes the waiting caller look again; call it only with the queue's mutex."""
+        """Makes the waiting caller check again; call it only with the queue's mutex."""
         if self.signal:
             self.signal()
         elif self._sleep.locked():
@@ -109,11 +105,10 @@ class Submission:
 
 
 class CommitQueue:
-    """Commits each user's writes in their order, and the users in turn: nobody waits for a busy user.
+    """Commits each user's writes in order and lets users take turns, so that none waits for a busy user.
 
     The first writer that waits leads: it commits all waiting writes, wakes their writers, and passes the lead
-    on to the first write that has arrived since. A waiting thread sleeps on a lock of its own and is woken
-    once.
+    on to the first write that has arrived since. A waiting thread sleeps on its own lock and is woken once.
     """
 
     def __init__(
@@ -125,7 +120,7 @@ class CommitQueue:
     ) -> None:
         """`commit` returns an outcome for each submission of a batch, or raises for all of them.
 
-        `is_remote`: a commit takes much longer than its writers need to come back with the next write.
+        `is_remote`: a commit takes much longer than its writers need for their next write.
         """
         self._commit = commit
         self._is_remote = is_remote
@@ -136,7 +131,7 @@ class CommitQueue:
         self.mutex = threading.Lock()
         self._has_leader = False
         self._expected_count = 1
-        """How many writers took part in the last commit and may be back soon."""
+        """How many writers took part in the last commit and may write again soon."""
 
     def submit(
         self,
@@ -192,12 +187,12 @@ class CommitQueue:
             self._fill(batch)
             self._expected_count = len(batch)
             for submission, outcome in zip(batch, self._commit(batch), strict=True):
-                submission.resolve(outcome)
+                submission.outcome = outcome
             self._expected_count += self._count if self._is_remote else 0
             committed = True
         except BaseException as error:
             for submission in batch:
-                submission.resolve(error)
+                submission.outcome = error
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -213,13 +208,11 @@ class CommitQueue:
         with self.mutex:
             while self._queues and operations < MAX_OPERATIONS and size < MAX_BYTES:
                 user, queue = next(iter(self._queues.items()))
-                batch.append(queue[0])
-                queue.popleft()
+                batch.append(queue.popleft())
                 self._count -= 1
                 if queue:
                     self._queues.move_to_end(user)
                 else:
                     del self._queues[user]
                 operations += len(batch[-1].operations)
-                for each in batch[-1].operations:
-                    size += len(each.sealed) if isinstance(each, PutRow) else 0
+                size += sum(len(each.sealed) for each in batch[-1].operations if isinstance(each, PutRow))

@@ -1,4 +1,4 @@
-"""The wrapped data keys of a store: what a vault needs of its database or backup file."""
+"""The wrapped data keys of a store or backup file, for a vault."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class DataKeys:
     def add(self, subject: str, wrapped: bytes, wrapped_by: str, wipes: int | None = None) -> DataKey | None:
         """Adds a key, or returns the one that was added first.
 
-        With `wipes`, returns None if the store has seen more wipes than that. It does not wait for the disk:
-        whatever is sealed with the key comes later in the log, and does.
+        With `wipes`, returns None if there were more wipes than that. It does not wait for the disk, because
+        the first write that is sealed with the key comes later in the log, and does wait.
         """
         with self._write(durable=False) as db:
             db.run("add_data_key", (subject, wrapped, wrapped_by, wipes))

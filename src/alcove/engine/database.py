@@ -1,7 +1,7 @@
-"""What the engine needs of a database: statements by name, inside or outside of a transaction.
+"""The interface of a database: it runs statements by name, inside or outside of a transaction.
 
-A database brings these methods, its schema and the statements that need words of its own. What an operation
-does to a key, erasure, the indexing queue and administration are written once, above this interface.
+A database implements these methods, and has its own schema and the statements that it spells differently.
+Transactions, erasure, the indexing queue and administration are written once, above this interface.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Parameters = Sequence[Value] | Mapping[str, Value]
 CheckResults = Iterator[tuple[str, int, list[str]]]
 """For each check: what it compares, how many it compared, and which are wrong."""
 SkipVersion = Callable[[int], bool]
-"""Whether a reader has no use for a version, by its sequence number."""
+"""Tells by its sequence number whether a reader can skip a version."""
 
 
 class Result(Protocol):
@@ -64,40 +64,40 @@ class Connection(Protocol):
     def last_id(self) -> int:
         """Returns the number that the database gave to the last inserted row."""
 
-    def run_checks(self, file: str) -> CheckResults:
-        """Runs a file of checks, each two statements: how many were compared, and which are wrong."""
+    def run_text(self, statement: str) -> Result:
+        """Runs the text of a statement that has no parameters."""
 
 
 class Database(ABC):
-    """The connections to one database: one writer at a time, and readers as they are needed."""
+    """The connections to one database: one writer at a time, and readers on demand."""
 
     filters: FilterCompiler
     clock: Clock = staticmethod(system_clock)
     """The clock that all nodes of the store share."""
     finds_candidates = False
-    """Whether it finds the likeliest texts of a subtree by itself: see `CandidateIndex`."""
+    """Whether it can search a subtree by vectors without Qdrant: see `CandidateIndex`."""
     candidates_missing: str | None = None
-    """What it would need for that, if it lacks something."""
-    keeps_digests = False
-    """Whether it stores quantised vectors for subtrees too large for memory: see `QuantizedIndex`."""
+    """Why it cannot, if it could after an installation."""
+    has_quantized_index = False
+    """Whether it stores quantized vectors for subtrees that do not fit into memory: see `QuantizedIndex`."""
     is_remote = False
-    """Whether each answer costs a round trip to a server, so that statements are best sent together."""
+    """Whether each answer costs a round trip to a server, so that statements should be sent together."""
 
     @abstractmethod
     def write(
         self, *, roll_back: bool = False, durable: bool = True, exclusive: bool = True
     ) -> AbstractContextManager[Connection]:
-        """Opens a write transaction, once no other writer is active; with `roll_back` nothing of it stays.
+        """Opens a write transaction, once no other writer is active; `roll_back` undoes it at the end.
 
-        Its statements may be sent together: an answer is waited for where it is read, or else at the commit.
-        A transaction that is not `durable` does not wait for the disk: a power failure may undo it, as a
-        whole, until the next durable one is committed. That is for what can be made again.
-        One that is not `exclusive` may run beside other writers: it takes no sequence numbers, and locks the
-        rows that it changes.
+        Its statements may be sent together; it waits for an answer when the answer is read, at the latest at
+        the commit. A transaction that is not `durable` does not wait for the disk: a power failure may undo
+        it, as a whole, until the next durable one is committed. Use that for data that can be rebuilt.
+        One that is not `exclusive` may run at the same time as other writers: it takes no sequence numbers,
+        and locks the rows that it changes.
         """
 
     def put_many(self, puts: Sequence[Sequence[Value]]) -> list[list[int]]:
-        """Runs single puts in one transaction, by a function of a remote database.
+        """Runs single puts in one transaction, by a function in a remote database.
 
         See `transaction.commit_puts` for parameters and answers.
         """
@@ -113,7 +113,7 @@ class Database(ABC):
 
     @contextmanager
     def try_snapshot(self) -> Iterator[Connection | None]:
-        """Takes another snapshot beside one; None if no connection is free at once."""
+        """Takes a second snapshot for a caller that has one; None if no connection is free at once."""
         yield None
 
     @abstractmethod
@@ -124,9 +124,9 @@ class Database(ABC):
     def stream(
         self, name: str, params: Params, skip: SkipVersion | None = None, **parts: str
     ) -> Iterator[tuple[Any, ...]]:
-        """Yields rows one at a time, so that a reader who has enough stops the scan.
+        """Yields rows one at a time, so that a reader that has enough can stop the scan.
 
-        It reads nothing of versions to `skip`, as far as it can.
+        It reads as little as possible of versions to `skip`.
         """
 
     def select(
@@ -138,17 +138,31 @@ class Database(ABC):
         skip: SkipVersion | None = None,
         **parts: str,
     ) -> Iterator[tuple[Any, ...]]:
-        """Yields the rows of a scope; the statement's `{condition}` takes its parameters in between."""
+        """Yields the rows of a scope; the parameters of its condition come before `more_params`."""
         bound: Params = [*params]
         condition = self.filters.predicate(scope, bound)
         return self.stream(name, [*bound, *more_params], skip, condition=condition, **parts)
+
+    def run_scoped(
+        self,
+        db: Connection,
+        name: str,
+        scope: Scope,
+        params: Sequence[Value],
+        more_params: Sequence[Value] = (),
+        **parts: str,
+    ) -> Result:
+        """Runs a statement about a scope on a connection, with parameters like those of `select`."""
+        bound: Params = [*params]
+        condition = self.filters.predicate(scope, bound)
+        return db.run(name, [*bound, *more_params], condition=condition, **parts)
 
     def predicate(self, scope: Scope, params: Params) -> str:
         """Returns the predicate of a scope on `versions v`, and appends its parameters."""
         return self.filters.predicate(scope, params)
 
     def index_hint(self, index: str | None) -> str:
-        """Returns what makes a statement read an index, or none; empty where the planner decides."""
+        """Returns the hint that makes a statement read an index, or none; empty if the planner decides."""
         return ""
 
     @abstractmethod
@@ -157,17 +171,17 @@ class Database(ABC):
 
     @abstractmethod
     def copy(self, to: Path) -> Iterator[CopyProgress]:
-        """Writes one moment of the store into a SQLite file, while others go on writing to the store."""
+        """Writes one moment of the store into a SQLite file, while others continue to write to the store."""
 
     @abstractmethod
     def rebuild(self, is_done: Callable[[], bool] = lambda: False) -> bool:
-        """Removes every byte of deleted rows; False if a reader elsewhere was in the way.
+        """Removes every byte of deleted rows; False if a reader elsewhere prevented it.
 
-        `is_done`: asked once no other process rebuilds, whether one of them has done it.
+        `is_done`: called when no other process is rebuilding; True if one of them has just done it.
         """
 
     def residues(self) -> list[Residue]:
-        """Returns where bytes of deleted rows stay after a rebuild."""
+        """Returns where bytes of deleted rows remain after a rebuild."""
         return []
 
     @abstractmethod
@@ -175,7 +189,7 @@ class Database(ABC):
         """Closes every connection that is not in use."""
 
     def on_commit(self, call: Callable[[], None]) -> bool:
-        """Registers a call soon after each commit of any process; False if the database cannot notify."""
+        """Registers a function to call soon after each commit of any process; False if it cannot notify."""
         return False
 
     def update(self, name: str, *params: Value) -> int:
@@ -187,14 +201,11 @@ class Database(ABC):
         """Returns a number that the store keeps about itself."""
         return int(self.fetch("mark", name)[0][0])
 
-
-def read_checks(file: str) -> Iterator[tuple[str, str, str]]:
-    """Yields the checks of a file: what each compares, the statement that counts, and the one that finds."""
-    for name, script in load(file).items():
-        count, search = script.split(";")
-        yield name, count, search
-
-
-def format_finding(value: object) -> str:
-    """Returns a sequence number or a name that a check found, as text."""
-    return value.hex() if isinstance(value, bytes) else str(value)
+    def run_checks(self, file: str) -> CheckResults:
+        """Runs a file of checks, each two statements: how many were compared, and which are wrong."""
+        with self.snapshot() as db:
+            for name, script in load(file).items():
+                count, search = script.split(";")
+                ((compared,),) = db.run_text(count)
+                wrong = [value for value, *_ in db.run_text(search)]
+                yield name, compared, [each.hex() if isinstance(each, bytes) else str(each) for each in wrong]

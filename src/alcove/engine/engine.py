@@ -1,8 +1,8 @@
 """The engine: versions in one database, for many threads and several processes, every commit on the disk.
 
-It stores rows and knows nothing of policies or of what a sealed value holds. It assigns sequence number,
+It stores rows, and does not know policies or the content of sealed values. It assigns sequence number,
 revision and time inside the transaction, so that all three only ever grow. Reads with `as_of` return what was
-current at that moment, others what is current `now`.
+current at that moment, other reads what is current `now`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from alcove.engine.administration import Administration
 from alcove.engine.commit import CommitQueue, Observer, Submission
 from alcove.engine.data_keys import DataKeys
 from alcove.engine.database import CheckResults, Database, SkipVersion
-from alcove.engine.erasure import Erasure
+from alcove.engine.erasure import Erasure, PersonalData
 from alcove.engine.index import SearchIndex
 from alcove.engine.locks import FileLocks, Locks
-from alcove.engine.personal_data import PersonalData
 from alcove.engine.rows import MAX_INT64, CopyProgress, Fingerprint, LiveKey, Outcome, Row, Scope, read_page
 from alcove.engine.sqlite.database import SqliteDatabase
 from alcove.engine.statements import Params
@@ -54,7 +53,7 @@ class Engine:
         self.database, self.locks = _open(location, busy_timeout, on_create)
         self._db = self.database
         self.clock = self._db.clock if clock is system_clock else clock
-        """The given one, or the clock that all nodes of the store share."""
+        """The `clock` argument, or the clock that all nodes of the store share."""
         self.on_commit, self.is_remote = self._db.on_commit, self._db.is_remote
         self._fetch = self._db.fetch
         self.data_keys = DataKeys(self._db.fetch, self._db.write)
@@ -87,7 +86,7 @@ class Engine:
         return row[0], None if row[1] is None else Row._make(row[1:])
 
     def fingerprint(self, ns: bytes, *others: bytes, now: int) -> Fingerprint:
-        """Returns what tells whether a copy of a namespace, and of two other keys, is still current.
+        """Returns a value that changes with a namespace and with two other keys; see `Fingerprint`.
 
         `others`: namespace and key of each of the two.
         """
@@ -97,7 +96,7 @@ class Engine:
     def scan(
         self, scope: Scope, *, now: int, as_of: int | None = None, skip: SkipVersion | None = None
     ) -> Iterator[Row]:
-        """Yields versions by namespace and key; it reads nothing of those to `skip`."""
+        """Yields versions by namespace and key, and reads nothing of those to `skip`."""
         statement, moment = ("scan", now) if as_of is None else ("scan_at", as_of)
         return map(Row._make, self._db.select(statement, scope, (scope.low, scope.high, moment), skip=skip))
 
@@ -109,7 +108,7 @@ class Engine:
         return read_page(rows, limit, max_bytes=STREAM_CHUNK_BYTES)[0]
 
     def namespaces(self, scope: Scope, *, now: int, owner: str | None = None) -> Iterator[bytes]:
-        """Yields namespaces in order; with an owner, only theirs, and at the cost of those."""
+        """Yields namespaces in order; with an owner, only theirs, at the cost of those alone."""
         of_owner, owners = ("", []) if owner is None else ("n.owner = ? AND", [owner])
         params: Params = [*owners, scope.low, scope.high, now]
         return (ns for (ns,) in self._db.select("namespaces", scope, params, of_owner=of_owner))
@@ -198,11 +197,11 @@ class Engine:
         return self._db.mark("history_from"), self._db.mark("purged_seq")
 
     def versions(self, seqs: Sequence[int]) -> list[Row]:
-        """Returns those of some versions that still exist, in the order of the log."""
+        """Returns those of the versions that still exist, in the order of the log."""
         return [Row._make(row) for row in self._fetch("versions", json.dumps(seqs))]
 
     def every_version(self) -> Iterator[Row]:
-        """Yields all versions, in pages, so that a slow reader does not hold the log back."""
+        """Yields all versions in pages, so that a slow reader does not block checkpoints of the log."""
         seq = 0
         while page := read_page(self._db.stream("every_version", [seq, 1000]), 1000)[0]:
             yield from page
@@ -219,7 +218,7 @@ class Engine:
         return self._end("aged", low, high, than, limit)
 
     def _end(self, reason: str, *params: int | bytes) -> int:
-        """Selects without blocking writers, then ends what is still live in one transaction."""
+        """Selects without blocking writers, then ends those that are still live in one transaction."""
         candidates = self._fetch(reason, *params)
         if not candidates:
             return 0
@@ -251,19 +250,17 @@ class Engine:
     # Inspection
 
     def copy(self, to: Path) -> Iterator[CopyProgress]:
-        """Writes one moment of the store into a file, while others go on writing to the store."""
+        """Writes one moment of the store into a file, while others continue to write to the store."""
         return self._db.copy(to)
 
     def check(self) -> CheckResults:
         """Runs each structural check."""
         yield from self._db.check_integrity()
-        with self._db.snapshot() as db:
-            yield from db.run_checks("checks.sql")
+        yield from self._db.run_checks("checks.sql")
 
     def notices(self) -> CheckResults:
-        """Finds what is unusual without being wrong."""
-        with self._db.snapshot() as db:
-            yield from db.run_checks("doctor_notices.sql")
+        """Finds what is unusual but not wrong."""
+        return self._db.run_checks("doctor_notices.sql")
 
 
 def _open(location: Path | str, busy_timeout: float, on_create: Callable[[], None]) -> tuple[Database, Locks]:

@@ -1,7 +1,8 @@
-"""Erasing: a whole user, one key or one namespace, and the last bytes of what was deleted."""
+"""Erases users, keys and namespaces, and the last bytes of deleted data; finds a person's data."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,8 +12,7 @@ from alcove.core.clock import Clock
 from alcove.core.namespace import Namespace
 from alcove.core.records import Residue
 from alcove.engine.database import Connection, Database
-from alcove.engine.personal_data import person_parameters, rooms_of
-from alcove.engine.rows import MAX_INT64, Person, WipeResult
+from alcove.engine.rows import MAX_INT64, Person, PersonalDataRow, WipeResult
 from alcove.engine.statements import Value
 from alcove.engine.transaction import Live, Transaction
 from alcove.engine.vector_index import VectorIndex
@@ -20,7 +20,28 @@ from alcove.engine.vector_index import VectorIndex
 LONG_SCRUB_SECONDS, PAUSE_FACTOR = 5.0, 10
 """After a scrub that takes longer, this process starts no other one for this many times as long."""
 _TURNS = Namespace(("turns",)).encode()
-"""The beginning of the rooms of conversations, whose messages a wipe also counts by themselves."""
+"""The common prefix of rooms with conversations, whose messages a wipe counts separately."""
+
+
+class PersonalData:
+    """Finds the rooms and versions of a person."""
+
+    def __init__(self, db: Database, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+
+    def rooms(self, person: Person) -> list[PersonalDataRow]:
+        """Returns what the store holds about a person, room by room."""
+        with self._db.read() as db:
+            return _rooms_of(db, person, self._clock())
+
+    def versions(
+        self, person: Person, *, live: bool, after: int = 0, id: bytes | None = None
+    ) -> list[tuple[int, bool]]:
+        """Returns the versions of a person, in the order of the log, and whether each is live."""
+        params = _person_parameters(person, now=self._clock(), live=live, after=after, id=id)
+        with self._db.read() as db:
+            return [(seq, bool(is_live)) for seq, is_live in db.run("versions_of_person", params)]
 
 
 class Erasure:
@@ -46,8 +67,8 @@ class Erasure:
     ) -> WipeResult:
         """Erases a person.
 
-        It calls `note` before anything can be on the disk, unless the person is unknown; if `note` raises,
-        nothing is erased. Without `note` it is a dry run: the result says what would be erased.
+        It calls `note` before anything is committed, unless the person is unknown; if `note` raises, nothing
+        is erased. Without `note` it is a dry run: the result says what would be erased.
         """
         user = person.user
         with self._db.write(roll_back=note is None) as db:
@@ -61,7 +82,7 @@ class Erasure:
             renamed = db.update("anonymise_audit", user, person.pseudonym)
             renamed += db.update("anonymise_documents", user)
             keys = db.update("wipe_data_key", person.subject, user)
-            remaining = [room for room in rooms_of(db, person, wipe.now) if not room.own]
+            remaining = [room for room in _rooms_of(db, person, wipe.now) if not room.own]
             is_known = any((*wipe.removed.values(), keys, shared_count, renamed, remaining))
             result = WipeResult(
                 wipe.removed, keys > 0, shared_count, _next_generation(db) if is_known else db.mark("wipes"),
@@ -77,8 +98,8 @@ class Erasure:
     ) -> int:
         """Removes all versions of a key, live or not; returns how many.
 
-        Tombstones stay, with these attributes. If anything is removed, it calls `note` with the moment,
-        before anything can be on the disk.
+        Tombstones stay, with these attributes. If anything is removed, it calls `note` with the moment before
+        the commit.
         """
         with self._db.write() as db:
             transaction = Transaction(db, self._clock)
@@ -92,7 +113,7 @@ class Erasure:
             return removed
 
     def clear_namespace(self, ns: bytes) -> int:
-        """Removes everything from one namespace without a trace: revisions start again at 1."""
+        """Removes everything from one namespace, including history: revisions start again at 1."""
         with self._db.write() as db:
             removed = db.update("wipe_namespace", ns, MAX_INT64)
             db.run("remove_empty_namespace", (ns,))
@@ -100,10 +121,10 @@ class Erasure:
             return removed
 
     def scrub(self, generation: int | None = None, note: Callable[[int], None] = lambda _: None) -> bool:
-        """Rebuilds the file unless a scrub since that wipe has done so; scrubs that wait share one.
+        """Rebuilds the file, unless a scrub since that wipe has done so; waiting scrubs share one.
 
-        After a long one there is a pause, in which wipes gather for the next: frequent small wipes must not
-        block everybody else. `note` gets the count of wipes, if this process rebuilt the file.
+        After a long scrub there is a pause, in which wipes accumulate for the next one: frequent small wipes
+        must not block other users. `note` gets the count of wipes, if this process rebuilt the file.
         """
         with self._scrub_lock:
             newest, scrubbed = self.generation(), self.scrubbed_generation()
@@ -125,15 +146,15 @@ class Erasure:
         return self.scrubbed_generation() >= generation
 
     def residues(self) -> list[Residue]:
-        """Returns where bytes of erased data stay for a while, which no scrub reaches."""
+        """Returns where bytes of erased data remain for a while, because no scrub reaches them."""
         return self._db.residues()
 
     def scrubbed_generation(self) -> int:
-        """Returns the last wipe whose bytes are gone from the file."""
+        """Returns the number of the last wipe whose bytes are gone from the file."""
         return self._db.mark("scrubbed")
 
     def generation(self) -> int:
-        """Returns how often something was erased."""
+        """Returns the number of the last wipe or erasure."""
         return self._db.mark("wipes")
 
     def count(self) -> int:
@@ -141,7 +162,7 @@ class Erasure:
         return int(self._column("erasures")[0])
 
     def users(self) -> Iterator[str]:
-        """Yields every user about whom the store holds anything."""
+        """Yields every user about whom the store holds any data."""
         subjects = self._column("subjects")
         yield from {*self._column("users"), *(each[5:] for each in subjects if each.startswith("user:"))}
 
@@ -157,7 +178,7 @@ class Erasure:
         return next(iter(self._column("position_at", moment)), 0)
 
     def skip_numbers(self, beyond: int, count: int) -> None:
-        """Skips sequence numbers that a lost future of this store may have used."""
+        """Skips sequence numbers that this store may have used before it was restored from a backup."""
         self._db.update("skip_numbers", beyond, count)
 
     def _column(self, name: str, *params: Value) -> list[Any]:
@@ -188,7 +209,7 @@ class _Wipe:
         return emptied
 
     def empty_older_rooms(self) -> list[bytes]:
-        """Removes what only they wrote in older rooms without a trace; returns the rooms they wrote to."""
+        """Removes keys in older rooms that only they wrote, with history; returns the rooms they wrote to."""
         rooms = []
         for ns, key, live, vectors, is_only_author in self._select("keys_in_older_rooms"):
             rooms.append(ns)
@@ -199,8 +220,8 @@ class _Wipe:
     def remove_authored(self, shared: str) -> int:
         """Anonymises or removes what they wrote into rooms of others; returns how many versions.
 
-        A tombstone only loses its author: it holds nothing, and the count of revisions depends on it. Older
-        rooms that others wrote to as well are emptied here.
+        A tombstone only loses its author: it has no content, and revisions are counted by it. What they wrote
+        to keys of older rooms that others wrote to as well is removed here.
         """
         shared_count = 0
         for *fields, is_live, has_content, has_author, own in self._select("authored"):
@@ -229,11 +250,26 @@ class _Wipe:
         return versions
 
     def _select(self, name: str) -> list[tuple[Any, ...]]:
-        return self._db.run(name, person_parameters(self._person, now=self.now, until=self._until)).fetchall()
+        return self._db.run(
+            name, _person_parameters(self._person, now=self.now, until=self._until)
+        ).fetchall()
 
 
 def _next_generation(db: Connection) -> int:
-    """Counts a wipe whose bytes wait for a scrub; returns its number."""
+    """Counts a wipe whose bytes are not scrubbed yet; returns its number."""
     generation = db.mark("wipes") + 1
     db.run("set_mark", (generation, "wipes"))
     return generation
+
+
+def _rooms_of(db: Connection, person: Person, now: int) -> list[PersonalDataRow]:
+    return [
+        PersonalDataRow._make(row) for row in db.run("rooms_of_person", _person_parameters(person, now=now))
+    ]
+
+
+def _person_parameters(person: Person, **more: Value) -> dict[str, Value]:
+    """Returns the parameters of the statements about a person."""
+    older = json.dumps([(low.hex(), high.hex()) for low, high in person.older])
+    return {"user": person.user, "pseudonym": person.pseudonym, "older": older,
+            "authorless": person.authorless, **more}  # fmt: skip

@@ -1,6 +1,6 @@
 """Compiles filters and scopes into SQL predicates on `versions v`.
 
-The structure is written once; a database adds how it looks into JSON and how it compares a field.
+The structure is common; each database adds how it reads JSON and how it compares a field.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ class FilterCompiler(ABC):
     """
 
     plain_test_is_exact = False
-    """Whether `plain_test` is the test, and not only true for the most common of the matches."""
+    """True if `plain_test` finds all matches, and not only the most common ones."""
 
     @abstractmethod
     def fields(self, column: str) -> str:
-        """The fields of a JSON column of `v`, as a table with `key` and `value`."""
+        """Returns the fields of a JSON column of `v` as a table with `key` and `value`."""
 
     @abstractmethod
     def one_of(self, test: OneOf, params: Params) -> str:
-        """Whether the value of `f` equals one of some scalars, or is an array that holds one. Never NULL."""
+        """True if the value of `f` equals one of some scalars, or is an array with one. Never NULL."""
 
     @abstractmethod
     def range(self, test: Range, params: Params) -> str:
-        """Whether the value of `f` is on one side of a bound. Never NULL."""
+        """True if the value of `f` is on one side of a bound. Never NULL."""
 
     @abstractmethod
     def plain_test(self, name: str, test: FieldTest, params: Params) -> str | None:
-        """A test of one attribute that does not look at the others; None where there is none.
+        """Returns a test that reads only one attribute; None if there is no such test.
 
-        Nearly all policies ask that attributes equal texts. To look at every attribute costs more than all
+        Nearly all policies require that attributes equal texts. Reading every attribute would cost more than
         the rest of a statement.
         """
 
     def predicate(self, scope: Scope, params: Params) -> str:
-        """The versions of a subtree that a scope shows."""
+        """Returns the predicate for the versions of a subtree that a scope shows."""
         parts = [self.policy(scope.policy, params)]
         if scope.unowned:
             parts.append("v.owner IS NULL")
@@ -59,7 +59,7 @@ class FilterCompiler(ABC):
         return " AND ".join(parts)
 
     def filter(self, filter: Filter, params: Params) -> str:
-        """A caller's filter: false only where `Filter.matches` is, whatever the sealed value holds."""
+        """A caller's filter: false only if `Filter.holds` is false for every possible sealed value."""
         if not filter.on_fields:
             return "TRUE"
         attributes, index = (
@@ -71,7 +71,7 @@ class FilterCompiler(ABC):
         return f"{attributes}) AND {index} AND NOT {hidden})"
 
     def policy(self, filter: Filter, params: Params) -> str:
-        """A policy's own filter: it applies to attributes only, and an absent one never matches."""
+        """A policy's filter: it applies only to attributes, and an absent one never matches."""
         if not filter.conditions:
             return "TRUE"
         plain_params: Params = []
@@ -88,7 +88,7 @@ class FilterCompiler(ABC):
         return f"({shortcut}(SELECT count(*) FROM {self.fields('attributes')} f WHERE {tests}) = {names})"
 
     def _all_tests(self, filter: Filter, params: Params, *, other: str) -> str:
-        """What `f` must fulfil, in one expression, so that a row is read once for all conditions."""
+        """All conditions on `f` in one expression, so that a row is read only once."""
         cases = []
         for name, tests in filter.by_field().items():
             params.append(name)
@@ -112,8 +112,8 @@ def placeholders(count: int) -> str:
 
 
 def _written_by(users: tuple[str | None, ...], params: Params) -> str:
-    """Whether one of these users wrote a version."""
-    # NULL as well, which equals nothing here: PostgreSQL refuses an empty list.
+    """True if one of these users wrote a version."""
+    # NULL equals nothing; it is added because PostgreSQL refuses an empty list.
     names = [*filter(None, users), None]
     params.extend(names)
     return f'v."user" IN ({placeholders(len(names))})' + ' OR v."user" IS NULL' * (None in users)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 _open_lock = threading.Lock()
 _open: dict[Path, FileLocks] = {}
-"""The locks of this process: the system gives them to a process, which loses them by closing the file."""
+"""The locks of this process; the system releases a process's locks when it closes the file anywhere."""
 
 
 class Locks(ABC):
@@ -33,9 +33,9 @@ class Locks(ABC):
 class FileLocks(Locks):
     """The locks of a store in a file.
 
-    A name is a byte of an empty file beside the store's, far beyond its end, which the operating system
-    locks. It unlocks it when the process ends, even by a crash; nothing is written, and no name can be read
-    from the file.
+    Each name stands for one byte of an empty file next to the store's, far beyond its end. The operating
+    system locks the byte, and unlocks it when the process ends, even by a crash. Nothing is written, so no
+    name can be read from the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,25 +55,25 @@ class FileLocks(Locks):
             return locks
 
     def try_acquire(self, name: bytes) -> bool:
-        place = lock_number(name)
+        offset = lock_number(name)
         with self._mutex:
-            if place in self._acquired:
+            if offset in self._acquired:
                 return False
             if self._file is None:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
             except (BlockingIOError, PermissionError):
                 return False
-            self._acquired.add(place)
+            self._acquired.add(offset)
             return True
 
     def release(self, name: bytes) -> None:
         with self._mutex:
-            place = lock_number(name)
-            self._acquired.discard(place)
+            offset = lock_number(name)
+            self._acquired.discard(offset)
             if self._file is not None:
-                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
+                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, offset)
 
     def close(self) -> None:
         with _open_lock, self._mutex:
@@ -87,7 +87,7 @@ class FileLocks(Locks):
 
 
 def lock_number(name: bytes, store: bytes = b"") -> int:
-    """Returns a number that stands for a name and does not reveal it.
+    """Returns a number for a name that does not reveal the name.
 
     `store`: distinguishes stores that share one space of numbers; at most 64 bytes.
     """

@@ -1,8 +1,7 @@
-"""The candidate index of SQLite: each text's terms as numbers, and its vectors with a byte for each
-dimension.
+"""The candidate index of SQLite: each text's terms as numbers, and its vectors with one byte per dimension.
 
-SQLite does not search it. A search reads all entries of its scope into memory, where they take about 600
-bytes a text instead of thousands.
+SQLite does not search it. A search reads all entries of its scope into memory, where a text takes about 600
+bytes instead of thousands.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from collections.abc import Collection, Mapping
 from alcove.engine.candidate_index import CandidateIndex, IndexEntry
 from alcove.engine.database import Connection
 from alcove.engine.rows import Scope
-from alcove.engine.statements import Params
 from alcove.engine.vector_index import IndexProgress, Vector
 
 QuantizedEntry = tuple[int, bytes, bytes]
 """A version, its terms and its quantized vectors."""
 MIN_VECTORS = 10_000
-"""Vectors that a store must have had before some scope may be too large for memory."""
+"""A store that never had more vectors needs no candidate index: every scope fits into memory."""
 TERM_BITS = 0xFFFFFFFF
 """The stored bits of a term's number."""
 
@@ -35,7 +33,7 @@ class QuantizedIndex(CandidateIndex):
     def add(self, db: Connection, before: IndexProgress, entries: Mapping[int, IndexEntry]) -> int:
         dimensions = before.dimensions
         if not before.last_vector:
-            db.run("forget_digests")  # of another embedder
+            db.run("forget_digests")  # they belong to another embedder
             dimensions = max((len(each) for _, vectors in entries.values() for each in vectors), default=0)
         rows = []
         for seq, (terms, vectors) in entries.items():
@@ -45,21 +43,18 @@ class QuantizedIndex(CandidateIndex):
         return dimensions
 
     def entries(self, scope: Scope, after: int) -> tuple[IndexProgress, list[QuantizedEntry]]:
-        """The entries of a scope whose vectors came after a position, and how far the index is."""
+        """Returns the index's progress, and a scope's entries whose vectors came after a position."""
         with self._db.snapshot() as db:
             progress = IndexProgress.read(db)
             if progress.last_vector <= after:
                 return progress, []
-            params: Params = [scope.low, scope.high, after]
-            predicate = self._db.predicate(scope, params)
-            statement = "digests_after" if after else "digests"
-            return progress, db.run(statement, params, condition=predicate).fetchall()
+            statement, params = "digests_after" if after else "digests", (scope.low, scope.high, after)
+            return progress, self._db.run_scoped(db, statement, scope, params).fetchall()
 
     def visible(self, scope: Scope, seqs: Collection[int], *, now: int) -> set[int]:
-        """Those of some texts that a scope shows now."""
-        params: Params = [str([*seqs]), scope.low, scope.high, now]
-        predicate = self._db.predicate(scope, params)
-        return {seq for (seq,) in self._db.stream("shown", params, condition=predicate)}
+        """Returns those of some texts that are visible in a scope now."""
+        params = (str([*seqs]), scope.low, scope.high, now)
+        return {seq for (seq,) in self._db.select("shown", scope, params)}
 
 
 def quantize(vector: Vector) -> bytes:

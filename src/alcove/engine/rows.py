@@ -1,4 +1,4 @@
-"""Records that go into the engine and come out of it: rows, scopes of reads, write operations."""
+"""Records that the engine takes and returns: rows, scopes of reads, write operations."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class AuditRow(NamedTuple):
     """One entry of the audit log; `subject` is a pseudonym, `details` JSON without content."""
 
     seq: int
-    at: int
+    created_at: int
     actor: str | None
     action: str
     subject: str | None
@@ -127,10 +127,10 @@ class StoreFigures(NamedTuple):
 
 
 class CopyProgress(NamedTuple):
-    """How many pages have been copied; the last one carries the figures of the moment that was copied."""
+    """How many pages have been copied; the last progress has the figures of the copied moment."""
 
-    done: int
-    total: int
+    copied_pages: int
+    page_count: int
     figures: StoreFigures | None = None
 
 
@@ -237,18 +237,18 @@ Outcome = list[Row | None] | StoredAnswer
 
 
 class StaleDecision(Exception):
-    """The rules that allowed a write have been replaced since; decide again and retry."""
+    """The rules that allowed a write have been replaced; decide again and retry."""
 
 
 class DataKeyGone(Exception):
-    """The data key that sealed a write has been destroyed since; seal again and retry."""
+    """The data key that sealed a write has been destroyed; seal again and retry."""
 
 
 # The search index: texts that wait for vectors, texts that are searched, and what changed
 
 
 class TextToIndex(NamedTuple):
-    """A version whose text needs vectors, how often that was tried, and where the next piece begins."""
+    """A version whose text needs vectors, the count of attempts, and where its next piece begins."""
 
     seq: int
     index_text: str
@@ -258,12 +258,12 @@ class TextToIndex(NamedTuple):
 
 
 class EmbeddedPiece(NamedTuple):
-    """Vectors of a text, or of the next piece of it."""
+    """The vectors of a text, or of its next piece."""
 
     text: TextToIndex
     body: bytes
     size: int
-    """Bytes of text that the vectors stand for."""
+    """Bytes of the embedded text."""
     next_place: tuple[int, int] | None
     """The field and window where the next piece begins; None if the text is complete."""
 
@@ -280,7 +280,7 @@ class Text(NamedTuple):
 
 
 class IndexState(NamedTuple):
-    """How far a store has come; two equal states mean that nothing a search can see has changed."""
+    """The state of a store's texts; between two equal states, no result of a search has changed."""
 
     seq: int
     vectors: int
@@ -290,7 +290,7 @@ class IndexState(NamedTuple):
 
 
 class CorpusTooLarge(Exception):
-    """The texts and vectors of a scope take more memory than the caller has."""
+    """The texts and vectors of a scope need more memory than the caller has."""
 
 
 class Change(NamedTuple):
@@ -308,20 +308,20 @@ class Change(NamedTuple):
 
 
 class IndexStatus(NamedTuple):
-    """How many texts wait for vectors, failed for good (`parked`), or are indexed."""
+    """How many texts are waiting for vectors, have failed (`parked`), or are indexed."""
 
-    waiting: int
+    pending: int
     parked: int
     indexed: int
-    oldest: int | None
-    """When the text was written that has waited longest."""
+    oldest_at: int | None
+    """When the oldest waiting text was written."""
 
 
-# A person: who is meant, what the store holds about them, what a wipe removed
+# A person, their data, and what a wipe removed
 
 
 class Person(NamedTuple):
-    """Who a query about personal data, or an erasure, is about."""
+    """A person, for queries about their data and for erasure."""
 
     user: str
     """Empty if only the pseudonym is known."""
@@ -337,7 +337,7 @@ class Person(NamedTuple):
 
 
 class PersonalDataRow(NamedTuple):
-    """What one namespace holds about a person; `own` if it is theirs, not one that they wrote to."""
+    """What one namespace holds about a person; `own` is true if it is theirs."""
 
     own: bool
     ns: bytes
@@ -349,7 +349,7 @@ class PersonalDataRow(NamedTuple):
 
 
 class WipeResult(NamedTuple):
-    """What a wipe removed from the engine, and what it left."""
+    """What a wipe removed from the engine, and what remains."""
 
     removed: dict[str, int]
     """Counts of memories, versions, vectors, replays (stored answers to idempotent requests), API keys."""
@@ -362,8 +362,8 @@ class WipeResult(NamedTuple):
     """Whether there was anything about this person."""
     moment: int
     position: int
-    """The last sequence number at the time; everything that was erased is at or before it."""
+    """The last sequence number at the time of the wipe; erased versions have no higher one."""
     rooms: list[bytes]
-    """Rooms without an owner from which it took what the person wrote."""
+    """Rooms without an owner from which it removed what the person wrote."""
     remaining: list[PersonalDataRow]
-    """What stays in rooms of others."""
+    """What remains in rooms of others."""

@@ -1,15 +1,15 @@
-"""Checks that a store's tables are what this program's version files create.
+"""Checks that a store has the schema that this program's version files create.
 
-A schema that was edited in place keeps its number: a program that trusts the number alone would start, and
-then fail with each write.
+The version of a schema does not change if somebody edits it by hand. If only the version were checked, the
+program would start, and then every write would fail.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from functools import cache
-from typing import NamedTuple
 
 import apsw
 
@@ -39,63 +39,44 @@ def postgres_manifest() -> frozenset[str]:
 
 
 @cache
-def sqlite_manifest() -> frozenset[str]:
-    """The same for SQLite."""
-    return frozenset(map(_sqlite_line, _sqlite_schema()))
-
-
-def sqlite_lines(db: apsw.Connection) -> frozenset[str]:
-    """SQLite's description of a file's tables that version files create, with indexes and triggers."""
-    ours = {each.table for each in _sqlite_schema()}
-    return frozenset(_sqlite_line(each) for each in _sqlite_objects(db) if each.table in ours)
-
-
-class _Object(NamedTuple):
-    kind: str
-    name: str
-    table: str
-    sql: str
-
-
-@cache
-def _sqlite_schema() -> tuple[_Object, ...]:
-    """What all version files create, in memory."""
-    db = apsw.Connection(":memory:")
-    try:
+def sqlite_schema() -> Mapping[str, str]:
+    """SQLite's description of the schema that the version files create: lines, each with its table."""
+    with closing(apsw.Connection(":memory:")) as db:
         for script in schema("schema"):
             db.execute(script)
-        return tuple(_sqlite_objects(db))
-    finally:
-        db.close()
+        return _describe(db)
 
 
-def _sqlite_objects(db: apsw.Connection) -> Iterator[_Object]:
-    for row in db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
-        yield _Object(*map(str, row))
+def sqlite_lines(db: apsw.Connection) -> list[str]:
+    """SQLite's description of a file's tables that version files create, with indexes and triggers."""
+    tables = {*sqlite_schema().values()}
+    return [line for line, table in _describe(db).items() if table in tables]
 
 
-def _sqlite_line(each: _Object) -> str:
-    text = " ".join(each.sql.split())
-    kind = "unique index" if text.upper().startswith("CREATE UNIQUE") else each.kind
-    return f"{kind} {each.name}: {text}"
+def _describe(db: apsw.Connection) -> dict[str, str]:
+    lines = {}
+    objects = db.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
+    for kind, name, table, sql in objects:
+        text = " ".join(str(sql).split())
+        is_unique = text.upper().startswith("CREATE UNIQUE")
+        lines[f"{'unique index' if is_unique else kind} {name}: {text}"] = str(table)
+    return lines
 
 
 def check_schema(place: object, version: int, expected: Iterable[str], actual: Iterable[str]) -> None:
-    """Raises unless the schema is as expected, or has only additions that leave writes as they are."""
+    """Raises unless the schema is as expected, or has only additions that do not affect writes."""
     expected, actual = {*expected}, {*actual}
-    missing, added = sorted(expected - actual), sorted(filter(_CHANGES_WRITES.match, actual - expected))
-    if not missing and not added:
-        return
-    both = (("Missing", missing), ("Unexpected", added))
-    differences = [f" {title}: {_list(lines)}." for title, lines in both if lines]
-    raise StoreError(
-        f"{place} has schema {version}, but its tables are not as this version of Alcove creates them."
-        f"{''.join(differences)} They were changed by hand, or created by an unpublished version:"
-        " undo the change or restore a backup, or run `alcove backup` with the version that created them, and"
-        " restore that"
-    )
-
-
-def _list(lines: Sequence[str]) -> str:
-    more = f"; and {len(lines) - _MAX_LISTED} more" if len(lines) > _MAX_LISTED else ""
-    return "; ".join(line[:120] for line in lines[:_MAX_LISTED]) + more
+    differences = ""
+    for title, lines in (("Missing", expected - actual), ("Unexpected", actual - expected)):
+        relevant = sorted(line for line in lines if title == "Missing" or _CHANGES_WRITES.match(line))
+        if relevant:
+            more = len(relevant) - _MAX_LISTED
+            examples = "; ".join(line[:120] for line in relevant[:_MAX_LISTED])
+            differences += f" {title}: {examples}{f'; and {more} more' if more > 0 else ''}."
+    if differences:
+        raise StoreError(
+            f"{place} has schema {version}, but its tables are not as this version of Alcove creates them."
+            f"{differences} They were changed by hand, or created by an unpublished version:"
+            " undo the change or restore a backup, or run `alcove backup` with the version that created them,"
+            " and restore that"
+        )

@@ -1,7 +1,7 @@
 """Every SQL statement by name, from the files under `sql/`.
 
-Most are written once, so that both databases take them. Statements that need other words have the same name
-in `sqlite.sql` and in `postgres.sql`. `{parts}` stand for what differs inside a shared statement.
+Most are shared by both databases. Statements that differ have the same name in `sqlite.sql` and in
+`postgres.sql`; `{parts}` stand for the differences inside a shared statement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SQLITE_HINTS = {
     "not_indexed": "NOT INDEXED",
     **{f"by_{name}": f"INDEXED BY {name}" for name in _INDEXES},
 }
-"""What tells SQLite in which order to join and which index to read; PostgreSQL decides by its statistics."""
+"""Hints that tell SQLite the order of joins and the index; PostgreSQL decides by its statistics."""
 NO_HINTS = dict.fromkeys(SQLITE_HINTS, "")
 
 

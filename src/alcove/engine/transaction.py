@@ -1,4 +1,4 @@
-"""One transaction: what each operation reads and appends for its key."""
+"""Runs write operations in a database transaction: what each reads and appends for its key."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ NOBODY = Writer(None, None, None)
 
 
 def new_id() -> bytes:
-    """A random UUID (version 4): a name and no secret, so the quick generator will do."""
+    """Makes a random UUID (version 4); it is no secret, so the fast generator is good enough."""
     bits = random.getrandbits(128) & ~(0xF << 76 | 0x3 << 62) | (0x4 << 76 | 0x2 << 62)
     return bits.to_bytes(16, "big")
 
 
 class Live(NamedTuple):
-    """The live version of a key: what is needed to end it."""
+    """The live version of a key, with what is needed to end it."""
 
     seq: int
     ns: bytes
@@ -51,11 +51,11 @@ class Live(NamedTuple):
 
 
 class KeyState(NamedTuple):
-    """The newest version of a key, and what else a write to it must know."""
+    """The newest version of a key, and what else a write to the key needs to know."""
 
     live: Live | None
     lapsed: Live | None
-    """Past its expiry, but not ended yet: a write to the key records the expiry first."""
+    """Expired, but not ended yet: a write to the key records the expiry first."""
     revision: int
     added_at: int | None
     """Since when the key has held something without a gap."""
@@ -66,8 +66,8 @@ class KeyState(NamedTuple):
 class Transaction:
     """Runs submissions inside one database transaction, all operations of one at one moment.
 
-    It reads its own writes. Every statement costs a switch between threads, so a put needs two or three. One
-    operation checks everything before it writes, so only several of them need a savepoint.
+    It reads its own writes. Every statement costs a switch between threads, so a put uses only two or three.
+    An operation checks everything before it writes, so only several operations need a savepoint.
     """
 
     __slots__ = ("_db", "_moment", "_numbers", "_prefetched", "_rules_version")
@@ -75,8 +75,8 @@ class Transaction:
     def __init__(self, db: Connection, clock: Clock, prefetch: Iterable[RowOperation] = ()) -> None:
         """Starts at the clock's time, but always later than the newest version.
 
-        `prefetch`: operations to come, where every answer is a round trip to a server. The states of their
-        keys, and numbers for their versions, are requested before the first answer is waited for.
+        `prefetch`: the next operations, if every answer is a round trip to a server. The states of their
+        keys, and numbers for their versions, are requested before the first answer is read.
         """
         self._db = db
         self._prefetched: dict[tuple[bytes, bytes], tuple[int | None, Result]] = {}
@@ -96,11 +96,11 @@ class Transaction:
 
     @property
     def moment(self) -> int:
-        """When the versions are written that it appends now."""
+        """The time of the versions that it appends now."""
         return self._moment
 
     def run_submission(self, submission: Submission) -> Outcome:
-        """Runs one submission, or raises and has changed nothing; the next one gets a later moment."""
+        """Runs one submission, or raises without a change; the next one gets a later moment."""
         try:
             if submission.rules_version not in (None, self._rules_version):
                 raise StaleDecision
@@ -131,7 +131,7 @@ class Transaction:
         return rows
 
     def _apply_all(self, operations: Sequence[RowOperation]) -> list[Row | None]:
-        """Returns a row for each operation; trailing gets are left out if the answer becomes too large."""
+        """Returns a row for each operation, without the last gets if the answer becomes too large."""
         rows: list[Row | None] = []
         size = 0
         for position, operation in enumerate(operations):
@@ -223,7 +223,7 @@ class Transaction:
         return row
 
     def _key_state(self, ns: bytes, key: bytes, data_key: int | None = None) -> KeyState:
-        prefetched = self._prefetched.pop((ns, key), None)  # true until this operation writes the key
+        prefetched = self._prefetched.pop((ns, key), None)  # valid until this operation writes the key
         if prefetched and prefetched[0] == data_key:
             row: tuple[Any, ...] = prefetched[1].get
         else:
@@ -251,7 +251,7 @@ class Transaction:
 
 
 def commit_puts(db: Database, clock: Clock, batch: Sequence[Submission]) -> list[Outcome | Exception] | None:
-    """Commits single puts in one round trip; None if any submission is something else."""
+    """Commits single puts in one round trip; None if any submission is not a single put."""
     puts = list[PutRow]()
     for submission in batch:
         match submission.operations:
@@ -260,7 +260,11 @@ def commit_puts(db: Database, clock: Clock, batch: Sequence[Submission]) -> list
             case _:
                 return None
     moment = clock()
-    params = [_put_parameters(put, moment, each.rules_version) for put, each in zip(puts, batch, strict=True)]
+    params = [
+        (each.rules_version, moment, put.expected, put.until, put.ttl, put.original_at, put.added_at, put.id,
+         put.ns, put.key, put.owner, *put.writer, put.data_key, put.sealed, put.attributes, put.index_text)
+        for put, each in zip(puts, batch, strict=True)
+    ]  # fmt: skip
     outcomes = list[Outcome | Exception]()
     for put, answer in zip(puts, db.put_many(params), strict=True):
         try:
@@ -271,7 +275,7 @@ def commit_puts(db: Database, clock: Clock, batch: Sequence[Submission]) -> list
 
 
 def commit_batch(db: Database, clock: Clock, batch: Sequence[Submission]) -> list[Outcome | Exception]:
-    """Commits submissions in one transaction; a refusal concerns one, an error of the disk all of them."""
+    """Commits submissions in one transaction; a refusal affects one, an error of the disk all of them."""
     outcomes = list[Outcome | Exception]()
     with db.write() as connection:
         prefetch = [each for submission in batch for each in submission.operations] if db.is_remote else ()
@@ -284,15 +288,8 @@ def commit_batch(db: Database, clock: Clock, batch: Sequence[Submission]) -> lis
     return outcomes
 
 
-def _put_parameters(put: PutRow, moment: int, rules_version: int | None) -> tuple[Value, ...]:
-    """Returns the parameters of the statement `put`, for `Database.put_many`."""
-    return (rules_version, moment, put.expected, put.until, put.ttl, put.original_at, put.added_at,
-            put.id, put.ns, put.key, put.owner, *put.writer, put.data_key, put.sealed, put.attributes,
-            put.index_text)  # fmt: skip
-
-
 def _read_put_answer(put: PutRow, answer: list[int]) -> Row:
-    """Returns the version that the statement `put` made, or raises why it was refused."""
+    """Returns the version that the statement `put` made, or raises the error with which it was refused."""
     match answer:
         case [-1]:
             raise StaleDecision
@@ -313,7 +310,7 @@ def _version(put: PutRow, revision: int, moment: int, live_since: int | None) ->
     expires_at = moment + put.ttl if put.until is None and put.ttl is not None else put.until
     original_at = _if_past(put.original_at, moment)
     added_at = _if_past(put.added_at, moment)
-    if live_since is not None:  # 0 is a moment, too: the first of 1970
+    if live_since is not None:  # not `if live_since`: 0 is a valid moment
         added_at = live_since if original_at is None else min(live_since, original_at)
     kind: EventKind = "add" if live_since is None else "update"
     return (put.id, put.ns, put.key, kind, revision, moment, expires_at, *put.writer, put.data_key,

@@ -1,4 +1,4 @@
-"""A client of a Valkey or Redis server or cluster: while it is down, calls quickly return None."""
+"""A client for a Valkey or Redis server or cluster; while it is down, calls quickly return None."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -41,16 +42,14 @@ class Valkey:
         kind: Any = redis.RedisCluster if cluster else redis.Redis
         retry = redis.retry.Retry(redis.backoff.NoBackoff(), 1 if cluster else 0)
 
-        def connect() -> redis.Redis:
-            return kind.from_url(  # type: ignore[no-any-return]
-                url,
-                socket_connect_timeout=TIMEOUT_SECONDS,
-                socket_timeout=TIMEOUT_SECONDS,
-                retry=retry,
-                protocol=2,
-            )
-
-        self._connect: Callable[[], redis.Redis] = connect
+        self._connect: Callable[[], redis.Redis] = partial(
+            kind.from_url,
+            url,
+            socket_connect_timeout=TIMEOUT_SECONDS,
+            socket_timeout=TIMEOUT_SECONDS,
+            retry=retry,
+            protocol=2,
+        )
         self._client: redis.Redis | None = None
         self._connecting = threading.Lock()
         self._retry_at = 0.0
@@ -58,7 +57,7 @@ class Valkey:
         """Why the last command failed; None if it did not."""
         try:
             if not cluster:
-                self._client = connect()
+                self._client = self._connect()
         except ValueError as error:
             raise InvalidRequest("session_store", f"redis://HOST:PORT/NUMBER ({error})") from None
 
@@ -69,17 +68,21 @@ class Valkey:
         try:
             if self._client is None:
                 with self._connecting:
-                    self._client = self._client or self._connect()  # a cluster is asked for its nodes
+                    self._client = (
+                        self._client or self._connect()
+                    )  # connecting to a cluster requests its nodes
             answer = self._client.execute_command(*command)  # type: ignore[no-untyped-call]
         except self._errors as error:
             self._retry_at = time.monotonic() + PAUSE_SECONDS
             if self.problem is None:
-                log.warning("the session store %s is away, and done without: %s", self._place, error)
+                log.warning(
+                    "the session store %s does not answer; continuing without it: %s", self._place, error
+                )
             self.problem = str(error) or type(error).__name__
             return None
         if self.problem is not None:
             self.problem = None
-            log.info("the session store %s is back", self._place)
+            log.info("the session store %s answers again", self._place)
         return answer
 
     def close(self) -> None:

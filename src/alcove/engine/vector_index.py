@@ -1,4 +1,4 @@
-"""What finds texts by their vectors: pgvector inside the database, or Qdrant beside it."""
+"""The interface of vector indexes: pgvector inside the database, or Qdrant as a separate service."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from alcove.engine.rows import Text
 Vector = Sequence[float]
 
 EXTERNAL = -1
-"""Stands for the dimensions where the vectors are in Qdrant."""
+"""Replaces the dimensions in the index's progress if the vectors are in Qdrant."""
 
 
 class CandidateQuery(NamedTuple):
-    """A query as an index understands it."""
+    """A query for an index."""
 
     limit: int
     """How many candidates to find by vector, and how many by terms."""
     vector: Vector | None
     terms: Sequence[int]
-    """The rare terms, by which texts are looked up."""
+    """The rare terms, with which texts are looked up."""
     weights: Mapping[int, float]
     """What each term adds to a text's rank."""
     text_count: int = 0
-    """About how many texts the scope has."""
+    """The approximate count of the scope's texts."""
     embedder: str = ""
-    """Whose vectors are read along with the texts."""
+    """The embedder whose vectors are read with the texts."""
 
 
 class NearestTexts(NamedTuple):
@@ -38,11 +38,11 @@ class NearestTexts(NamedTuple):
     seqs: set[int]
     degraded: str | None = None
     texts: Sequence[Text] = ()
-    """Those that were read along."""
+    """Those that were read with the search."""
 
 
 class IndexProgress(NamedTuple):
-    """Which embedder's vectors are indexed, their dimensions, and the last one that is."""
+    """The embedder whose vectors are indexed, their dimensions, and the last indexed vector."""
 
     embedder: str | None
     dimensions: int
@@ -54,21 +54,21 @@ class IndexProgress(NamedTuple):
 
 
 class VectorIndex(ABC):
-    """An index of vectors that is kept in step with the `vectors` table."""
+    """An index of vectors, synchronised with the `vectors` table."""
 
     is_external = False
     """Whether it works without an extension of the database."""
 
     @property
     def problem(self) -> str | None:
-        """Why it finds nothing now, if so."""
+        """Why it finds nothing now; None if it works."""
         return None
 
     @abstractmethod
     def add(self, db: Connection, dimensions: int, vectors: Mapping[int, Sequence[Vector]]) -> int:
         """Adds vectors of texts, by version, in the transaction that indexes their terms.
 
-        Takes the dimensions of those added before, and returns those from then on.
+        Takes the dimensions of earlier vectors, and returns those of later ones.
         """
 
     @abstractmethod

@@ -1,5 +1,5 @@
 """Rego policies, evaluated in process on every call."""
 
-from alcove.policy.rego import Bundle, Narrowed, Policy
+from alcove.policy.rego import Bundle, Policy, ReadScope
 
-__all__ = ["Bundle", "Narrowed", "Policy"]
+__all__ = ["Bundle", "Policy", "ReadScope"]

@@ -65,7 +65,7 @@ class Admin:
         """Puts policies in force in every process; one not given is the folder's or the built-in one."""
         principal.require("admin")
         stored = {name: text for name, text in texts.items() if text is not None}
-        self._policy.tried(stored)
+        self._policy.compile_rules(stored)
         self._rows.add_document("policies", principal.user_id, msgspec.json.encode(stored).decode())
         self._audit.record(principal, "policies.put", stored=sorted(stored))
         return self.policies(principal)
@@ -76,7 +76,9 @@ class Admin:
         """What each rule would say to an input, by the given texts or those in force; changes nothing."""
         principal.require("admin")
         given = {name: text for name, text in texts.items() if text is not None}
-        return self._policy.tried({**self._access.stored_document("policies"), **given}).say(question)
+        return self._policy.compile_rules({**self._access.stored_document("policies"), **given}).evaluate_all(
+            question
+        )
 
     def reload_policy(self, principal: Principal) -> None:
         """Reads the policy folder again; a broken bundle leaves the old one active."""
@@ -116,8 +118,8 @@ class Admin:
             embedder=self._embedder.name if self._embedder else None,
             serving=serving,
             indexed=status.indexed,
-            waiting=status.waiting,
-            oldest_waiting=None if status.oldest is None else to_datetime(status.oldest),
+            waiting=status.pending,
+            oldest_waiting=None if status.oldest_at is None else to_datetime(status.oldest_at),
             parked=status.parked,
             parked_items=self._engine.index.parked(),
         )

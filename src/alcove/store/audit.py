@@ -106,7 +106,7 @@ class AuditLog:
         shortened = [
             entry.seq
             for entry in self._rows.audit_before(before, SETTINGS_PUT)
-            if now - entry.at < _former_days(entry) * DAY
+            if now - entry.created_at < _former_days(entry) * DAY
         ]
         self._rows.purge_audit(before=before, keep=shortened)
 

@@ -30,7 +30,7 @@ from alcove.core.records import (
 from alcove.core.threads import before_long_work
 from alcove.engine.engine import Engine
 from alcove.engine.rows import MAX_INT64, Row, Scope
-from alcove.policy.rego import Narrowed
+from alcove.policy.rego import ReadScope
 from alcove.store.access import Access, View
 from alcove.store.row_decoder import RowDecoder, retry_if_wiped
 from alcove.store.session_cache import CachedReader, MemoryReader, SessionCache, SessionLocation
@@ -241,7 +241,7 @@ class Reader:
         except AlcoveError:
             return self  # decides by the newest rules, and raises the error
         if narrowed not in [
-            Narrowed(location.messages, Filter(), owner) for owner in (location.messages.owner, None)
+            ReadScope(location.messages, Filter(), owner) for owner in (location.messages.owner, None)
         ]:
             return self
         copies = self._session_cache.look(location, version)

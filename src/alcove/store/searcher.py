@@ -245,7 +245,7 @@ class Searcher:
                 rows = self._scan(unindexed, moment)
                 if moment is None:  # bounded, because it is only a hint
                     rows = self._engine.index.rows_without_text(
-                        scope, texts=best.text_count, most=MAX_EXAMINED, now=self._clock()
+                        scope, texts=best.text_count, max_rows=MAX_EXAMINED, now=self._clock()
                     )
                     if scope.filter.conditions:
                         rows = filter(matches, rows)
@@ -356,7 +356,9 @@ class Searcher:
     def index_lag(self) -> tuple[int, float]:
         """How many texts wait to be indexed, and for how many seconds the oldest has waited."""
         status = self._engine.index.status(self._engine.index.serving() or "")
-        return status.waiting, 0.0 if status.oldest is None else (self._clock() - status.oldest) / SECOND
+        return status.pending, 0.0 if status.oldest_at is None else (
+            self._clock() - status.oldest_at
+        ) / SECOND
 
     # Lists
 

@@ -197,7 +197,7 @@ class SessionCache:
     def _put(self, session: _Session, position: int, copies: Mapping[str, Copy]) -> None:
         """Puts copies as of a position of the log, and takes back what the engine no longer has by then."""
         subject = user_subject(session.user)
-        key = self._vault.known(subject)
+        key = self._vault.find_key(subject)
         if key is None or any(row.data_key != key.id for copy in copies.values() for row in copy.rows):
             self._vault.forget(subject)  # they were wiped, and this is of before that, or the key is
             return

@@ -84,7 +84,7 @@ class WritePreparation:
 
     def data_key(self, subject: str) -> SubjectKey:
         """The data key of a subject; it may have to be made first, which waits for other writes."""
-        if (key := self._data_keys.get(subject) or self._vault.held(subject)) is None:
+        if (key := self._data_keys.get(subject) or self._vault.cached_key(subject)) is None:
             before_waiting()
             key = self._vault.key(subject)
         self._data_keys[subject] = key
@@ -154,7 +154,7 @@ class WritePreparation:
         self._vault.forget(subject)  # another process may have wiped them, which the next call must see
         key_id, wipes = bound
         if key_id is not None:
-            return self._vault.existing(key_id)
+            return self._vault.key_by_id(key_id)
         data_key = self._vault.key(subject, wipes=wipes)
         if self._engine.erasure.generation() > wipes:  # a key from before the wipe, or a newer one
             raise KeyDestroyed("somebody was wiped since")

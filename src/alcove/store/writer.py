@@ -346,7 +346,7 @@ class Writer:
 
     def key_binding(self, user: str) -> KeyBinding:
         """Returns what a `DeferredPut` for a user is bound to; it does not wait for other writes."""
-        data_key = self._vault.known(user_subject(user))
+        data_key = self._vault.find_key(user_subject(user))
         return (data_key.id, 0) if data_key else (None, self._engine.erasure.generation())
 
     def lasting_key_binding(self, user: str) -> KeyBinding:

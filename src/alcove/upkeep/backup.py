@@ -98,13 +98,13 @@ def backup(engine: Engine, vault: Vault, to: Path) -> Iterator[Progress[BackedUp
     """
     with Partial(to) as partial:
         for copied in engine.copy(partial.path):
-            yield Progress("copying", copied.done, copied.total)
+            yield Progress("copying", copied.copied_pages, copied.page_count)
         partial.sync()
         with BackupFile(partial.path) as copy:
             if (summary := copy.figures()) != copied.figures:
                 raise StoreError(f"{to} was not written as it should be: {summary}, not {copied.figures}")
             copy.check_integrity()
-            unreadable = yield from _opening(copy, vault.over(copy.data_keys), summary.versions)
+            unreadable = yield from _opening(copy, vault.for_data_keys(copy.data_keys), summary.versions)
         for row in unreadable:  # it may be copied as it is, but must not have become so in the copy
             if any(each.seq == row.seq and each != row for each in engine.history(row.ns, row.key)):
                 raise StoreError(f"{to} was not written as it should be: version {row.seq} differs")

@@ -22,6 +22,8 @@ from alcove.core.errors import StoreError, Unavailable
 from alcove.engine.database import Connection
 from alcove.engine.engine import Engine
 from alcove.engine.table_copy import (
+    COPIED_AS,
+    COPIED_FROM,
     Checksum,
     compute_checksums,
     copy_tables,
@@ -29,7 +31,6 @@ from alcove.engine.table_copy import (
     differences,
     map_progress,
 )
-from alcove.engine.tables import COPIED_AS, COPIED_FROM
 from alcove.store.erasure_ledger import ErasureLedger
 from alcove.upkeep.backup import Progress
 from alcove.vault import KeyFile, Vault, default_keys

@@ -143,7 +143,7 @@ def test_two_nodes_count_requests_together_and_each_for_itself_while_it_is_away(
         assert other.look().status_code == 200
         assert other.look().status_code == 429
         assert other.client.get("/readyz").json()["checks"]["session_store"].startswith("away")
-        assert "is away, and done without" in other.log
+        assert "does not answer; continuing without it" in other.log
 
 
 def test_one_that_does_not_answer_is_not_asked_again_for_a_moment(server: Server) -> None:

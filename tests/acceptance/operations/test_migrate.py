@@ -21,7 +21,7 @@ import pytest
 from alcove import Alcove, Event, StoreError
 from alcove.core.errors import KeyUnavailable
 from alcove.engine import table_copy
-from alcove.engine.tables import TABLES
+from alcove.engine.table_copy import TABLES
 from alcove.upkeep.backup import Progress
 from alcove.upkeep.migration import Migrated, migrate
 from tests.support.child_programs import say, started

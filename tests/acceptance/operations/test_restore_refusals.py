@@ -70,7 +70,7 @@ def test_a_backup_that_would_run_something_of_its_own_is_refused(
     with closing(sqlite3.connect(to)) as backup:
         backup.execute(code)
         backup.commit()
-    assert_refused(to, path, StoreError, "'spy' is no table or index")
+    assert_refused(to, path, StoreError, "'spy' is not one of its tables or indexes")
 
 
 def test_a_folder_that_is_not_there_is_named(memory: Alcove, path: Path, to: Path) -> None:

@@ -1,7 +1,7 @@
 """A connection to PostgreSQL that runs statements by name, each prepared once, many in one round trip.
 
-It uses libpq below the driver's cursors, which would cost several times as much as a statement. Adaptation,
-errors, streams and COPY are the driver's.
+It uses libpq directly, because the driver's cursors would cost several times as much as a statement. The
+driver converts values and errors, and does streams and COPY.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.numeric import Int8BinaryDumper
 
-from alcove.engine.database import CheckResults, Parameters, format_finding, read_checks
+from alcove.engine.database import Parameters
 from alcove.engine.postgres.text_escaping import escape, unescape
 from alcove.engine.statements import NO_HINTS, Value, load_all
 
@@ -52,7 +52,7 @@ SESSION_SETTINGS = {
 
 Writers queue for an advisory lock and must then see what was committed while they waited: read committed.
 Consistent reads ask for repeatable read themselves. Requests, writers and scrubs have time limits of their
-own, and a connection that the server ends for being idle loses the locks it holds.
+own, and a connection that the server closes because it is idle loses its locks.
 
 `default_transaction_read_only` is left alone: an operator, or a provider whose disk is full, stops writes
 with it.
@@ -64,8 +64,8 @@ _SET_SESSION = """
         SELECT 'session_replication_role', 'origin'
         WHERE current_setting('session_replication_role') = 'replica'
     ) needed (name, value) WHERE current_setting(name, TRUE) IS NOT NULL"""
-"""Skips settings that older servers do not have. A commit is at least on the server's disk; the operator may
-ask for more, such as a replica's. The triggers that maintain the queue and the vectors do not fire in the
+"""Skips settings that older servers do not have. A commit waits at least for the server's disk; operators may
+require more, such as a replica's. The triggers that maintain the queue and the vectors do not fire in the
 replication role `replica`, which only a superuser can set."""
 _TO_INDEX = "ALTER TABLE versions {} TRIGGER version_to_index"
 _LOAD_BY_VERSION = (
@@ -79,8 +79,8 @@ _LOADING = {
     **dict.fromkeys(("to_index", "pieces", "touches"), _LOAD_BY_VERSION),
 }
 """How rows of a table are loaded: a statement before, the table to copy into, and a statement after. The
-trigger would compute each version's turn in the queue; and the namespaces of some rows, which other databases
-do not store, come from their versions."""
+trigger must not run, because it would put versions into the queue. Some rows get their
+namespaces from versions, because other databases do not store them."""
 _Prepared = tuple[bytes, tuple[int, ...]]
 """A statement, and the types of its parameters."""
 
@@ -94,10 +94,7 @@ class LazyResult:
         self._db = db
         self._position = 0
         self.answer: PGresult | None = None
-
-    def resolve(self, answer: PGresult) -> None:
-        """Sets the server's answer."""
-        self.answer = answer
+        """The server's answer, once it has arrived."""
 
     def _rows(self, end: int | None = None) -> list[tuple[Any, ...]]:
         answer = self.answer or self._db.wait_for(self)
@@ -136,7 +133,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection, used by one thread at a time."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """All integers have one width, so a statement is prepared once; texts may have NUL characters."""
+        """Sends all integers with one width, so that a statement is prepared once; escapes NUL characters."""
         super().__init__(*args, **options)
         self.cursor_factory = psycopg.RawCursor
         self.adapters.register_dumper(int, Int8BinaryDumper)
@@ -147,7 +144,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self._statement_names_count = 0
         self._in_pipeline = self._has_unsent = False
         self._pending: deque[LazyResult | _Prepared] = deque()
-        """What was sent and has no answer yet, in order."""
+        """Requests without an answer yet, in order."""
         self._error: psycopg.Error | None = None
         self._last: LazyResult | None = None
         self._readable, self._ready = select.poll(), select.poll()
@@ -158,22 +155,16 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def to(cls, address: str, search_path: str | None = None) -> Connection:
         """Connects with the settings that the engine relies on; every connection is made here.
 
-        `search_path`: where tables and types are looked up, instead of where the address says. The driver
-        prepares no statements by itself, because it would also drop them by itself.
+        `search_path`: the schemas of tables and types, instead of those in the address. The driver prepares
+        no statements itself, because it would also drop them.
         """
         db = cls.connect(address, autocommit=True, connect_timeout=CONNECT_SECONDS, prepare_threshold=None)
         try:
-            db.apply_settings(
-                SESSION_SETTINGS if search_path is None else SESSION_SETTINGS | {"search_path": search_path}
-            )
+            set_session(db, SESSION_SETTINGS | ({"search_path": search_path} if search_path else {}))
         except BaseException:
             db.close()
             raise
         return db
-
-    def apply_settings(self, settings: Mapping[str, str]) -> None:
-        """Changes settings until the connection is closed."""
-        set_session(self, settings)
 
     def run(self, name: str, params: Parameters = (), **parts: str) -> LazyResult:
         statement = STATEMENTS[name]
@@ -185,7 +176,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         return self.run_text(STATEMENTS[name].format(**parts), params)
 
     def run_text(self, statement: str, params: Parameters = (), *, prepare: bool = True) -> LazyResult:
-        """Runs the text of a statement; `prepare` it if it is one of few that repeat."""
+        """Runs the text of a statement; `prepare`: prepares it; use it for few statements that repeat."""
         text, names = number_parameters(statement)
         if isinstance(params, Mapping):
             params = [params[name] for name in names]
@@ -234,11 +225,6 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         assert self._last is not None
         return int(self._last.get)
 
-    def run_checks(self, file: str) -> CheckResults:
-        for name, count, search in read_checks(file):
-            ((compared,),) = self.run_text(count)
-            yield name, compared, [format_finding(row[0]) for row in self.run_text(search)]
-
     @contextmanager
     def pipelined(self) -> Iterator[None]:
         """Buffers statements until an answer is read or the block ends."""
@@ -260,7 +246,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self._in_pipeline = True
 
     def _add_pending(self, request: LazyResult | _Prepared) -> None:
-        """Remembers what was sent; outside of a pipeline, waits for its answer."""
+        """Remembers a request; outside of a pipeline, waits for its answer."""
         self._pending.append(request)
         if self._in_pipeline:
             self._has_unsent = True
@@ -271,7 +257,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self._raise()
 
     def flush(self) -> None:
-        """Sends what is buffered, and waits for nothing."""
+        """Sends buffered requests, and does not wait."""
         if self._has_unsent:
             self.pgconn.send_flush_request()
             self._flush()
@@ -308,10 +294,10 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         self._has_unsent = False
         while self.pgconn.flush():
             self._ready.poll()
-            self.pgconn.consume_input()  # a server that cannot send its answers receives nothing
+            self.pgconn.consume_input()  # a server that cannot send its answers stops receiving
 
     def _next(self) -> PGresult | None:
-        """Returns the next answer; None after the last one to a statement."""
+        """Returns the next answer; None after the last answer to a statement."""
         pgconn = self.pgconn
         while pgconn.is_busy():
             self._readable.poll()
@@ -321,10 +307,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         return answer
 
     def _accept(self, answer: PGresult) -> None:
-        request = self._pending.popleft() if self._pending else None  # a server that stops says so unasked
+        request = (
+            self._pending.popleft() if self._pending else None
+        )  # a server that shuts down sends an error without a request
         if answer.status in _SUCCESS:
             if isinstance(request, LazyResult):
-                request.resolve(answer)
+                request.answer = answer
             return
         if isinstance(request, tuple):
             self._statement_names.pop(request, None)
@@ -339,7 +327,7 @@ _SUCCESS = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 @lru_cache(1024)
 def number_parameters(statement: str) -> tuple[bytes, tuple[str, ...]]:
-    """Returns a statement with `$1`, `$2`, … for `?`, `?2` and `:name`; and those names, in their order."""
+    """Returns a statement with `$1`, `$2`, … for `?`, `?2` and `:name`; and those names in order."""
     names: list[str] = []
     highest = 0
 

@@ -1,8 +1,8 @@
-"""A PostgreSQL database: its connections, its schema, its errors as ours.
+"""A PostgreSQL database: its connections, its schema, and its errors as ours.
 
-Writers of all nodes take turns by one advisory lock, held until the commit. So what is numbered inside a
-transaction (versions, vectors, changes of expiry) becomes visible in the order of its numbers, and a reader
-who has read up to a number has missed nothing.
+Writers of all nodes take turns by one advisory lock, held until the commit. So rows that a transaction
+numbers (versions, vectors, changes of expiry) become visible in the order of their numbers, and a reader that
+has read up to a number has missed no row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ from alcove.core.errors import AlcoveError, StoreError, Unavailable, hide_addres
 from alcove.core.records import Residue
 from alcove.engine.database import CheckResults, Database, SkipVersion
 from alcove.engine.locks import Locks, lock_number
-from alcove.engine.postgres.connection import FETCH_SIZE, STATEMENTS, Connection, number_parameters
+from alcove.engine.postgres.connection import (
+    FETCH_SIZE,
+    STATEMENTS,
+    Connection,
+    number_parameters,
+    set_session,
+)
 from alcove.engine.postgres.filter_sql import PostgresFilterCompiler
 from alcove.engine.postgres.listener import Listener, ServerClock
 from alcove.engine.postgres.pool import Pool, is_alive, reconnect_if_lost
@@ -46,7 +52,7 @@ MAX_READERS = 32
 """Connections of a node that read at the same time."""
 NO_PGVECTOR = "pgvector is not installed: every subtree is searched in memory, however large"
 MIN_PGVECTOR = (0, 8)
-"""The first version of the extension with iterative scans, which go on where a filter leaves too few rows."""
+"""The first version of the extension with iterative scans, which continue if a filter leaves too few rows."""
 SCRUB_LOCK = b"scrub"
 """The name of the lock under which tables are rewritten."""
 
@@ -73,11 +79,11 @@ class PostgresDatabase(Database):
             try:
                 self.schema = _schema_of(self._writer, self._place)
                 self._search_path = _quoted(self.schema)
-                self._writer.apply_settings({"search_path": self._search_path})
+                set_session(self._writer, {"search_path": self._search_path})
                 _migrate(self._writer, self.schema, self._place, on_create)
                 self.finds_candidates = _has_pgvector(self._writer)
                 self._search_path = _search_path(self._writer, self.schema)
-                self._writer.apply_settings({"search_path": self._search_path})
+                set_session(self._writer, {"search_path": self._search_path})
                 self._writer.execute(self._set_lock_timeout)
                 self.clock.measure(self._writer)
                 self.candidates_missing = None if self.finds_candidates else NO_PGVECTOR
@@ -91,11 +97,6 @@ class PostgresDatabase(Database):
 
     def _connect(self) -> Connection:
         return Connection.to(self._address, self._search_path)
-
-    def _connect_writer(self) -> Connection:
-        connection = self._connect()
-        connection.execute(self._set_lock_timeout)
-        return connection
 
     @contextmanager
     def write(
@@ -144,7 +145,7 @@ class PostgresDatabase(Database):
                             writer.run_text(self._notify_commit)
                         is_commit_sent = True
                     except BaseException:
-                        writer.close()  # otherwise the server would commit what it got
+                        writer.close()  # otherwise the server would commit what it received
                         raise
         except BaseException as error:
             self._abort(writer, error, is_commit_sent=is_commit_sent)
@@ -154,15 +155,22 @@ class PostgresDatabase(Database):
         return [result.get for result in results]
 
     def _abort(self, writer: Connection, error: BaseException, *, is_commit_sent: bool) -> None:
-        """Ends a transaction that failed; after its commit was sent, the server may have done it."""
+        """Ends a failed transaction; if its commit was sent, the server may have committed it."""
         _end_transaction(writer)
         if is_commit_sent and writer.closed and isinstance(error, psycopg.OperationalError):
-            raise self._in_doubt() from error
+            advice = "the write may be stored; check before you repeat it, or use an idempotency key"
+            doubt = Unavailable(f"{self._place}: the connection was lost during the commit: {advice}")
+            raise hide_address(doubt, self._place) from error
 
     @contextmanager
     def _exclusive_writer(self) -> Iterator[Connection]:
         with self._write_lock, self._translate_errors():
             yield self._live_writer()
+
+    def _connect_writer(self) -> Connection:
+        connection = self._connect()
+        connection.execute(self._set_lock_timeout)
+        return connection
 
     def _live_writer(self) -> Connection:
         """Returns the writer's connection, and reconnects if it is lost; the caller holds the write lock."""
@@ -188,7 +196,9 @@ class PostgresDatabase(Database):
     @contextmanager
     def try_snapshot(self) -> Iterator[Connection | None]:
         try:
-            db = self._readers.acquire(wait=False)  # waiting with one in hand could deadlock
+            db = self._readers.acquire(
+                wait=False
+            )  # a caller that has a connection must not wait for another: deadlock
         except (Unavailable, psycopg.Error):  # all are in use, or the server accepts no more
             yield None
             return
@@ -241,9 +251,9 @@ class PostgresDatabase(Database):
             yield from into_file(db, to)
 
     def rebuild(self, is_done: Callable[[], bool] = lambda: False) -> bool:
-        """Rewrites every table, one node at a time: see `Scrub`.
+        """Rewrites every table, on one node at a time: see `Scrub`.
 
-        A table is locked while it is rewritten, for readers too.
+        A table is locked while it is rewritten, also for readers.
         """
         deadline = time.monotonic() + self._busy_timeout
         while not self.locks.try_acquire(SCRUB_LOCK):
@@ -251,9 +261,9 @@ class PostgresDatabase(Database):
                 return False
             time.sleep(PAUSE_SECONDS)
         try:
-            with self._translate_errors(), self._connect() as own:
+            with self._translate_errors(), self._connect() as connection:
                 try:
-                    return is_done() or Scrub(own, self._busy_timeout).run()
+                    return is_done() or Scrub(connection, self._busy_timeout).run()
                 except errors.DiskFull as error:  # a rewrite needs the table's size once more
                     log.warning("scrub: %s; trying again later", str(error).strip().partition("\n")[0])
                     return False
@@ -285,11 +295,6 @@ class PostgresDatabase(Database):
             yield
         except psycopg.Error as error:
             raise _translate(error, self._place) from error
-
-    def _in_doubt(self) -> Unavailable:
-        """The error for a commit that the server may or may not have done when the connection was lost."""
-        advice = "the write may have been kept; look before you repeat it, or give it an idempotency key"
-        return hide_address(Unavailable(f"{self._place} went away during the commit: {advice}"), self._place)
 
 
 class AdvisoryLocks(Locks):
@@ -368,8 +373,8 @@ def _end_transaction(db: Connection) -> None:
 def _schema_of(db: Connection, place: str) -> str:
     """Returns the schema that holds the store: the first one of the search path, which must exist.
 
-    It is determined once, when the store is opened: a schema that is created later, under the role's name for
-    example, must not move the store.
+    It is determined once, when the store is opened: a schema that is created later, for example with the
+    role's name, must not change it.
     """
     path, schema, encoding = db.run_text(_LOCATION).get
     first = _FIRST_NAME.match(path)
@@ -377,11 +382,10 @@ def _schema_of(db: Connection, place: str) -> str:
     if schema is None or first_name not in (schema, "$user"):
         missing = f"the schema {first_name!r}, which its search_path names first, does not exist"
         raise StoreError(f'{place}: {missing}; run CREATE SCHEMA "{first_name}" in it, or name another one')
-    if encoding != "UTF8":
-        ((is_new,),) = db.execute("SELECT to_regclass('versions') IS NULL")
-        if is_new:  # an older store keeps its encoding
-            create = "createdb --template=template0 --encoding=UTF8"
-            raise StoreError(f"{place} has the encoding {encoding}, and a store needs UTF8: use {create}")
+    # An older store retains its encoding.
+    if encoding != "UTF8" and db.run_text("SELECT to_regclass('versions') IS NULL").get:
+        create = "createdb --template=template0 --encoding=UTF8"
+        raise StoreError(f"{place} has the encoding {encoding}, and a store needs UTF8: use {create}")
     return str(schema)
 
 
@@ -391,12 +395,11 @@ _FIRST_NAME = re.compile(r'\s*(?:"(?P<quoted>[^"]+)"|(?P<plain>[^,]*))')
 
 def _search_path(db: Connection, schema: str) -> str:
     """Returns a search path of the store's schema and of pgvector's, without tables of other stores."""
-    extension_schema = db.run_text(_PGVECTOR_SCHEMA).get
+    extension_schema = db.run_text(
+        "SELECT nspname FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace"
+        " WHERE extname = 'vector'"
+    ).get
     return ", ".join(_quoted(each) for each in dict.fromkeys((schema, extension_schema)) if each)
-
-
-_PGVECTOR_SCHEMA = """
-    SELECT nspname FROM pg_extension JOIN pg_namespace n ON n.oid = extnamespace WHERE extname = 'vector'"""
 
 
 def _quoted(name: str) -> str:
@@ -405,9 +408,9 @@ def _quoted(name: str) -> str:
 
 
 def _store_key(schema: str) -> bytes:
-    """Returns what distinguishes the locks and the channel of a store from those of others in its database.
+    """Returns the key of a store's locks and channel, unique among the stores of its database.
 
-    Empty for the usual schema, so that nodes of an earlier version and of this one share them.
+    Empty for the default schema, so that nodes of an earlier version and of this one share them.
     """
     return b"" if schema == "public" else schema.encode()
 
@@ -424,7 +427,7 @@ def migration_lock(schema: str) -> int:
 
 
 def _migrate(db: Connection, schema: str, place: str, on_create: Callable[[], None]) -> None:
-    """Migrates the schema to this program's version, one node at a time; it creates a new store's key."""
+    """Migrates the schema to this program's version, one node at a time; creates the key of a new store."""
     scripts = schema_scripts("schema_postgres")
     with db.transaction():
         db.execute(f"SELECT pg_advisory_xact_lock({migration_lock(schema)})")
@@ -447,7 +450,7 @@ def schema_lines(db: Connection) -> list[str]:
 
 
 def _has_pgvector(db: Connection) -> bool:
-    """Whether pgvector can be used; installs it if that is allowed."""
+    """True if pgvector can be used; installs it if the role may do so."""
     query = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
     if (version := db.run_text(query).get) is None:
         with suppress(psycopg.Error), db.transaction():
@@ -462,13 +465,13 @@ def _translate(error: psycopg.Error, place: str) -> Exception:
         case errors.QueryCanceled():
             return cancellation.Cancelled()
         case errors.DiskFull():
-            why = "the disk is full; nothing of this write was kept"
+            why = "the disk is full; this write was not stored"
         case errors.ReadOnlySqlTransaction():
             why = "it is read-only, and Alcove needs to write to it"
         case errors.LockNotAvailable():
             why = "it is busy: another writer took too long"
         case errors.DeadlockDetected() | errors.SerializationFailure():
-            why = "another transaction was in the way; nothing of this was kept, try again"
+            why = "it conflicted with another transaction and was not stored; try again"
         case psycopg.OperationalError() | psycopg.InterfaceError():
             reason = " ".join(str(error).split())
             return hide_address(

@@ -1,4 +1,4 @@
-"""Filters as PostgreSQL tests them: with `jsonb`, where 7 equals 7.0 and no other types are equal."""
+"""Filters in PostgreSQL, tested with `jsonb`: 7 equals 7.0, and values of different types are not equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PostgresFilterCompiler(FilterCompiler):
         return f"jsonb_each(CAST(v.{column} AS JSONB))"
 
     def one_of(self, test: OneOf, params: Params) -> str:
-        choices = json.dumps(test.choices, ensure_ascii=False)  # spelled as stored texts are
+        choices = json.dumps(test.choices, ensure_ascii=False)  # escaped like stored texts
         params += [choices, choices]
         is_one = "IN (SELECT value FROM jsonb_array_elements(CAST(? AS JSONB)))"
         in_array = f"EXISTS (SELECT 1 FROM jsonb_array_elements(f.value) e WHERE e.value {is_one})"

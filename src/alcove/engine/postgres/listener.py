@@ -1,7 +1,4 @@
-"""Notifications of commits and the server's clock, which all nodes share.
-
-The clocks of nodes differ, so all of them use the one of the database server.
-"""
+"""Notifications of commits, and the server's clock, which all nodes use because their own clocks differ."""
 
 from __future__ import annotations
 
@@ -22,9 +19,9 @@ log = logging.getLogger("alcove")
 RENEW_SECONDS = 60.0
 """How long a measurement of the server's clock is used."""
 RETRY_SECONDS = 1.0
-"""Pause before it connects again after it lost the connection."""
+"""Pause before it reconnects after it lost the connection."""
 GATHER_SECONDS = 0.01
-"""How long notifications are gathered, so that many commits cost as much as one."""
+"""How long notifications accumulate, so that many commits cost as much as one."""
 STOP_SECONDS = 5.0
 _MEASURES = 3
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -40,7 +37,7 @@ class ServerClock:
         return time.monotonic_ns() // 1000 + self._offset
 
     def measure(self, connection: Raw) -> None:
-        """Asks the server a few times: the quickest answer is the most exact."""
+        """Asks the server several times: the fastest answer is the most exact."""
         measurements = []
         for _ in range(_MEASURES):
             before = time.monotonic_ns() // 1000
@@ -64,7 +61,7 @@ class Listener:
         self._wake_read, self._wake_write = os.pipe()
 
     def on_commit(self, call: Callable[[], None]) -> None:
-        """Registers a call soon after each commit, and after commits that may have been missed."""
+        """Registers a function to call soon after each commit, also after commits that it may have missed."""
         self._calls.append(call)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="alcove-listening", daemon=True)
@@ -72,7 +69,7 @@ class Listener:
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread runs; otherwise each writer has to notify by itself."""
+        """True if its thread runs; otherwise each writer must notify listeners itself."""
         return self._thread is not None
 
     def announce_commit(self) -> None:
@@ -140,7 +137,7 @@ class Listener:
                 log.debug("listening: %s", error.message)
 
     def _wait(self, *files: int, seconds: float) -> list[int]:
-        """Waits until some files have something to read; returns which."""
+        """Waits until files are readable; returns those."""
         poll = select.poll()
         for each in files:
             poll.register(each, select.POLLIN)

@@ -20,36 +20,38 @@ from alcove.engine.vector_index import (
 log = logging.getLogger("alcove")
 
 MIN_INDEXED = 10_000
-"""Vectors from which on an HNSW index pays."""
+"""With fewer vectors, an HNSW index is not worth its cost."""
 MAX_DIMENSIONS = 4000
-"""Of vectors in half precision that pgvector can index."""
+"""The most dimensions of half-precision vectors that pgvector can index."""
 MAX_EF_SEARCH = 1000
 """The most candidates that pgvector looks at in one step."""
 SMALL_SHARE, MAX_COMPARED = 20, 50_000
 """A scope with less than one in twenty of all texts, and at most this many, is compared without the HNSW
-index: looking for it there takes longer."""
+index, which would take longer."""
 
 BUILD_LOCK = 0x416C6376_0003
-"""The advisory lock while the HNSW index is built; each store of a database adds its own number."""
+"""The advisory lock for building the HNSW index; each store of a database adds its own number."""
 BUILD_MEMORY = "256MB"
-"""Least `maintenance_work_mem` while building; less makes it many times slower."""
-VECTORS_IN_QDRANT = "the vectors are in a vector store that this process was not told of"
+"""The least `maintenance_work_mem` while building; less makes it many times slower."""
+VECTORS_IN_QDRANT = "the vectors are in a vector store that is not configured for this process"
 
 
 class PgVectorIndex(VectorIndex):
     """Finds texts by vector with pgvector."""
 
     def __init__(self, db: Database, *, replaces_qdrant: bool = False) -> None:
-        """With `replaces_qdrant`, takes over from a Qdrant if there was one."""
+        """`replaces_qdrant`: stops using a Qdrant that was used before."""
         self._db = db
         if replaces_qdrant and (collections := self._qdrant_collections()):
             with db.write() as writer:
                 for statement in ("leave_vector_store", "nothing_to_remove", "start_over"):
                     writer.run(statement)
-            log.warning("vectors: Qdrant's collections %s_… are used no longer: drop them there", collections)
+            log.warning(
+                "vectors: Qdrant's collections %s_… are no longer used; delete them in Qdrant", collections
+            )
 
     def _qdrant_collections(self) -> str | None:
-        """The common beginning of the collections in Qdrant, if it was in use."""
+        """The common prefix of the collections in Qdrant, if it was used."""
         rows = self._db.fetch("vector_store")
         return f"alcove_{rows[0][0]}" if rows else None
 
@@ -69,7 +71,7 @@ class PgVectorIndex(VectorIndex):
     def nearest(
         self, scope: Scope, query: CandidateQuery, *, now: int, while_waiting: Callable[[], None]
     ) -> NearestTexts:
-        """The nearest texts of a scope, at least as many as the query's limit unless there are fewer.
+        """Returns the nearest texts of a scope, at least as many as the query's limit if there are.
 
         Calls `while_waiting` while the database works.
         """
@@ -118,7 +120,7 @@ class PgVectorIndex(VectorIndex):
 
     def check(self) -> CheckResults:
         if collections := self._qdrant_collections():
-            yield "vectors are where they are looked for", 0, [f"Qdrant has them, in {collections}_…"]
+            yield "vectors are where searches look", 0, [f"they are in Qdrant, in {collections}_…"]
 
 
 def drop_windows(db: Connection) -> None:

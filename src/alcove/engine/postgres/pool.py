@@ -1,7 +1,7 @@
 """The pool of connections with which a node reads a PostgreSQL database.
 
-psycopg's own pool connects from background threads, and callers wait for them while the server is down. Here
-a caller gets an error at once, and the next caller connects again.
+psycopg's own pool connects from background threads, for which callers wait while the server is down. Here a
+caller gets an error at once, and the next caller connects again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class Pool(Generic[C]):
         try:
             self._permits.get(timeout=self._timeout_seconds if wait else 0)
         except Empty:
-            busy = "the database is busy: every connection to it has been in use for too long"
-            raise Unavailable(busy) from None
+            raise Unavailable("the database is busy: all connections are in use; try again later") from None
         try:
             while connection := self._pop():
                 if is_alive(connection):
@@ -53,7 +52,7 @@ class Pool(Generic[C]):
             raise
 
     def release(self, connection: C) -> None:
-        """Takes a connection back; it closes one that broke or is still in a transaction."""
+        """Takes a connection back; it closes one that failed or is still in a transaction."""
         is_idle = connection.pgconn.transaction_status == TransactionStatus.IDLE
         with self._mutex:
             is_reusable = is_idle and not self._closed
@@ -76,7 +75,7 @@ class Pool(Generic[C]):
 
 
 def is_alive(connection: Raw) -> bool:
-    """Whether the server has not closed an idle connection: it has sent nothing on it."""
+    """True if the server has not closed an idle connection: it would have sent something."""
     if connection.closed:
         return False
     poll = select.poll()

@@ -1,8 +1,8 @@
-"""Removing the last bytes of deleted rows from the data files of PostgreSQL.
+"""Removes the last bytes of deleted rows from the data files of PostgreSQL.
 
-VACUUM frees the space of deleted rows, but leaves their bytes in pages and indexes until something overwrites
-them. Here every table of a store is rewritten (VACUUM FULL), with its indexes and its TOAST table. The
-planner's statistics also hold samples of texts: they are gathered again and rewritten.
+VACUUM frees the space of deleted rows, but their bytes stay in pages and indexes until something overwrites
+them. Therefore every table of a store is rewritten (VACUUM FULL), with its indexes and its TOAST table. The
+planner's statistics also contain samples of texts: they are gathered again and rewritten.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from psycopg import errors
 
 from alcove.core.errors import StoreError
 from alcove.core.records import Residue
-from alcove.engine.postgres.connection import Connection
+from alcove.engine.postgres.connection import Connection, set_session
 from alcove.engine.postgres.pgvector import drop_windows
 from alcove.engine.schema_check import created
 
@@ -26,13 +26,13 @@ LOCK_MS = 200
 """How long a rewrite waits for a table. All users of the table queue behind it, so it does not wait for
 a long reader but retries."""
 PAUSE_SECONDS = 0.5
-"""Pause between two tries."""
+"""Pause between two attempts."""
 _OTHER_TABLES = ("alcove_schema", "windows")
 """Tables that no version file of the schema creates."""
 
 _PARTITION_START = re.compile(r"FROM \('(\\x[0-9a-f]*)'\)")
 _BLANK = {"bigint": "0", "boolean": "FALSE", "bigint[]": "'{}'"}
-"""The value of a blank row's column by its type; an empty text, or no bytes, for other types."""
+"""The value of each column of a blank row, by type; for other types, an empty text or no bytes."""
 _STATISTICS = ("pg_catalog.pg_statistic", "pg_catalog.pg_statistic_ext_data")
 
 WAL = Residue(
@@ -43,8 +43,8 @@ WAL = Residue(
     " PERFORM pg_logical_emit_message(FALSE, 'alcove', ''); PERFORM pg_switch_wal(); END LOOP;"
     " EXECUTE 'CHECKPOINT'; END LOOP; END $$",
 )
-"""What no rewrite reaches: the log of all databases of the server. A superuser runs the command in psql: it
-overwrites each segment with zeros. A segment that a slot, the archiver or `wal_keep_size` needs stays."""
+"""The log of all databases of the server, which no rewrite reaches. A superuser runs the command in psql: it
+overwrites each segment with zeros, except those that a slot, the archiver or `wal_keep_size` needs."""
 STATISTICS = Residue(
     where="samples of texts in the statistics of the planner (pg_statistic, pg_statistic_ext_data)",
     until="the server's own vacuum and other statistics take their place",
@@ -65,7 +65,7 @@ def foreign_tables(names: Sequence[str]) -> Residue:
 
 
 def table_names() -> list[str]:
-    """Returns the tables of a store, from the files that create them: a new one cannot be forgotten."""
+    """Returns the tables of a store, from the files that create them, so that none can be forgotten."""
     return [*created("TABLE"), *_OTHER_TABLES]
 
 
@@ -85,8 +85,8 @@ class Scrub:
         self._timeout_seconds = timeout_seconds
 
     def run(self) -> bool:
-        """Rewrites the tables; False if locks, or readers of old rows, were in the way for too long."""
-        self._db.apply_settings({"lock_timeout": f"{LOCK_MS}ms"})
+        """Rewrites the tables; False if locks, or readers of old rows, prevented it for too long."""
+        set_session(self._db, {"lock_timeout": f"{LOCK_MS}ms"})
         erased_by = self._db.run("next_transaction").get
         if not self._retry(lambda: bool(self._db.run("no_old_snapshots", (erased_by,)).get)):
             return False
@@ -111,10 +111,10 @@ class Scrub:
         return bool(self._db.run("may_rewrite_statistics").get)
 
     def _rewrite(self, table: _Table, erased_by: str) -> bool:
-        """Rewrites a table and its indexes; returns whether no row is left that was deleted before."""
+        """Rewrites a table and its indexes; returns whether every row that was deleted before is gone."""
         if table.name == "windows":
             # Building the vector index takes minutes, during which a rewrite would lock the table. The
-            # indexer builds it again without a lock, as for a new table (`PgVectorIndex.tidy`).
+            # indexer builds it again without a lock, as for a new table (`PgVectorIndex.optimize`).
             self._db.run("forget_order", schema=self._db.run("own_schema").get)
         statement = "rewrite_and_analyze" if table.has_statistics else "rewrite"
         return self._when_unlocked(lambda: self._db.run(statement, table=table.name)) and self._is_rewritten(
@@ -145,7 +145,7 @@ class Scrub:
         )
 
     def _renew(self, table: _Table) -> None:
-        """Samples what a table holds now; the rewrite has done that, unless the table is partitioned."""
+        """Samples the table again; the rewrite has done that, unless the table is partitioned."""
         if table.is_partitioned:
             self._db.run("analyze", table=table.name)
         if self._is_empty(table):
@@ -163,30 +163,25 @@ class Scrub:
                 self._db.run("start_over")
 
     def _forget_samples(self, table: _Table) -> None:
-        """Samples one blank row: for an empty table, the planner keeps its old samples.
+        """Samples one blank row, because ANALYZE of an empty table does not replace its old samples.
 
-        No other transaction sees the row: the one that inserts it deletes it.
+        No other transaction sees the row: it is deleted in the transaction that inserts it.
         """
         row = dict[str, str]()
-        for column, column_type, is_namespace, bounds in self._db.run(
-            "required_columns", (table.oid,)
-        ).fetchall():
+        columns = self._db.run("required_columns", (table.oid,)).fetchall()
+        for column, column_type, is_namespace, bounds in columns:
             start = _PARTITION_START.search(bounds or "") if is_namespace else None
             row[column] = f"'{start[1]}'" if start else _BLANK.get(column_type, "''")
         with self._db.transaction():
-            self._db.run(
-                "insert_blank",
-                table=table.name,
-                names=", ".join(row),
-                values=", ".join(row.values()),
-            )
+            values = ", ".join(row.values())
+            self._db.run("insert_blank", table=table.name, names=", ".join(row), values=values)
             self._db.run("analyze", table=table.name)
             self._db.run("delete_blank", table=table.name)
 
     # Retries
 
     def _when_unlocked(self, work: Callable[[], object]) -> bool:
-        """Retries some work until it gets its locks; False if it did not in time."""
+        """Retries work until it gets its locks; False if it does not in time."""
 
         def try_once() -> bool:
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from heapq import nlargest
 from operator import itemgetter
 
@@ -16,15 +15,15 @@ from alcove.engine.statements import Params
 from alcove.engine.vector_index import CandidateQuery, IndexProgress, VectorIndex
 
 OVERSAMPLING = 16
-"""For each term, how many times the query's limit of texts are weighed."""
+"""For each term, this many times the query's limit of texts are ranked."""
 MAX_WEIGHTED_TERMS = 64
-"""Terms that make up a text's rank."""
+"""The most terms that count for a text's rank."""
 
 TakeTexts = Callable[[Iterable[Text]], None]
 
 
 class TermIndex(CandidateIndex):
-    """Finds texts by their terms, and feeds the vector index."""
+    """Finds texts by their terms, and adds vectors to the vector index."""
 
     def __init__(self, db: Database, vector_index: VectorIndex) -> None:
         super().__init__(db)
@@ -40,27 +39,18 @@ class TermIndex(CandidateIndex):
         self._vector_index.optimize()
 
     def sample(self, scope: Scope, size: int) -> tuple[dict[int, int], int]:
-        """Some texts of a scope in runs spread evenly, each with its run; and how many texts there are."""
+        """Samples a scope's texts in evenly spread runs; returns each one's run, and the count of all."""
         rows = self._db.fetch("sampled", scope.low, scope.high, size)
         return {seq: run for seq, run, _ in rows}, rows[0][2] if rows else 0
 
     def find(self, scope: Scope, query: CandidateQuery, take: TakeTexts, *, now: int) -> None:
-        """Passes on the texts of a scope whose terms weigh most together."""
-        self._find(self._db.snapshot(), scope, query, take, now)
+        """Passes the texts of a scope with the greatest total weight of terms to `take`."""
+        with self._db.snapshot() as db:
+            take(map(Text._make, self._rows_with_terms(db, scope, query, now=now)))
 
-    def find_beside(self, scope: Scope, query: CandidateQuery, take: TakeTexts, *, now: int) -> bool:
-        """The same on a second connection, beside another query; returns False if none is free."""
-        return self._find(self._db.try_snapshot(), scope, query, take, now)
-
-    def _find(
-        self,
-        connection: AbstractContextManager[Connection | None],
-        scope: Scope,
-        query: CandidateQuery,
-        take: TakeTexts,
-        now: int,
-    ) -> bool:
-        with connection as db:
+    def find_in_parallel(self, scope: Scope, query: CandidateQuery, take: TakeTexts, *, now: int) -> bool:
+        """The same on a second connection, parallel to another query; False if none is free."""
+        with self._db.try_snapshot() as db:
             if db:
                 take(map(Text._make, self._rows_with_terms(db, scope, query, now=now)))
             return db is not None

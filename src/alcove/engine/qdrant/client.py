@@ -1,7 +1,7 @@
-"""Qdrant, as far as it is asked here: points by number, and the nearest of them below a namespace.
+"""A client for Qdrant: stores points by number, and finds the nearest ones below a namespace.
 
-A point is a window of a version. It has the window's vector, the version's number, and a digest of each
-namespace on the way to its own: no value, no text, no key, and no name as it is written.
+A point is a window of a version. It has the window's vector, the version's number, and a digest of its
+namespace and of each namespace above it: no value, no text, no key, and no name in plain text.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from alcove.core.errors import InvalidRequest, Unavailable
 from alcove.core.namespace import Namespace
 
 SEARCH_SECONDS = 1
-"""Longest that a search waits for an answer."""
+"""How long a search waits for an answer."""
 UPKEEP_SECONDS = 5
-"""Longest that upkeep waits for one."""
+"""How long other requests wait for an answer."""
 AT_ONCE = 256
 """Points that are sent in one request."""
 BITS = 20
-"""Of a point's number that say which window of its version it is; one with more windows lacks the last."""
+"""Bits of a point's number for the window of its version; further windows are not stored."""
 
 
 class VersionVectors(NamedTuple):
@@ -40,11 +40,11 @@ class VersionVectors(NamedTuple):
 
 
 class QdrantUnavailable(Unavailable):
-    """Qdrant does not answer, or not as it should."""
+    """Qdrant does not answer, or returns an error."""
 
 
 class QdrantPoints:
-    """A server of Qdrant. Raises `QdrantUnavailable` where it gives none that is of use."""
+    """A Qdrant server. Raises `QdrantUnavailable` if it fails."""
 
     def __init__(self, address: str, key: str | None = None) -> None:
         """`address`: `qdrant://HOST:PORT`, or `qdrants://HOST:PORT` for TLS."""
@@ -53,48 +53,48 @@ class QdrantPoints:
             raise InvalidRequest("vectors", "pgvector, qdrant://HOST:PORT or qdrants://HOST:PORT")
         url = f"http{'s' * (parts.scheme == 'qdrants')}://{parts.netloc}{parts.path.rstrip('/')}"
         headers = {"api-key": key} if key else None
-        self._searching, self._keeping = (
+        self._search, self._upkeep = (
             QdrantClient(url=url, headers=headers, timeout=seconds, check_compatibility=False)
             for seconds in (SEARCH_SECONDS, UPKEEP_SECONDS)
         )
 
     def close(self) -> None:
-        self._searching.close()
-        self._keeping.close()
+        self._search.close()
+        self._upkeep.close()
 
     def nearest(
-        self, collection: str, vector: Sequence[float], prefix: Namespace, most: int, *, unowned: bool
+        self, collection: str, vector: Sequence[float], prefix: Namespace, limit: int, *, unowned: bool
     ) -> list[int]:
-        """The versions of the nearest windows below a namespace, nearest first, each as often as found.
+        """Returns the version of each of the nearest windows below a namespace, nearest first.
 
-        `unowned`: only those in rooms that belong to nobody.
+        `unowned`: only those in rooms without an owner.
         """
-        place = _digest(prefix)
-        within = models.MatchValue(value=place) if unowned else models.MatchAny(any=[place, f"+{place}"])
-        must: list[models.Condition] = [models.FieldCondition(key="within", match=within)]
+        digest = _digest(prefix)
+        below = models.MatchValue(value=digest) if unowned else models.MatchAny(any=[digest, f"+{digest}"])
+        must: list[models.Condition] = [models.FieldCondition(key="within", match=below)]
         if len(prefix) >= 2:
             match = models.MatchValue(value=_digest(prefix[:2]))
             must.append(models.FieldCondition(key="tenant", match=match))
-        with _told():
-            found = self._searching.query_points(
+        with _translate_errors():
+            response = self._search.query_points(
                 collection,
                 query=[*vector],
                 query_filter=models.Filter(must=must),
-                limit=most,
+                limit=limit,
                 with_payload=False,
             )
-        return [int(point.id) >> BITS for point in found.points]
+        return [int(point.id) >> BITS for point in response.points]
 
-    def prepare(self, collection: str, dimensions: int, others: str) -> bool:
-        """Makes a collection, and drops the `others` that begin so; False where it was there."""
-        with _told():
-            names = {each.name for each in self._keeping.get_collections().collections}
+    def prepare(self, collection: str, dimensions: int, prefix: str) -> bool:
+        """Creates a collection, and drops others with this prefix; False if it exists already."""
+        with _translate_errors():
+            names = {each.name for each in self._upkeep.get_collections().collections}
             for name in names - {collection}:
-                if name.startswith(others):
-                    self._keeping.delete_collection(name)
+                if name.startswith(prefix):
+                    self._upkeep.delete_collection(name)
             if collection in names:
                 return False
-            self._keeping.create_collection(
+            self._upkeep.create_collection(
                 collection,
                 vectors_config=models.VectorParams(
                     size=dimensions, distance=models.Distance.COSINE, datatype=models.Datatype.FLOAT16
@@ -102,49 +102,49 @@ class QdrantPoints:
             )
             keyword = models.KeywordIndexType.KEYWORD
             tenant = models.KeywordIndexParams(type=keyword, is_tenant=True)
-            self._keeping.create_payload_index(collection, "tenant", tenant)
-            self._keeping.create_payload_index(collection, "within", models.PayloadSchemaType.KEYWORD)
-            self._keeping.create_payload_index(collection, "seq", models.PayloadSchemaType.INTEGER)
+            self._upkeep.create_payload_index(collection, "tenant", tenant)
+            self._upkeep.create_payload_index(collection, "within", models.PayloadSchemaType.KEYWORD)
+            self._upkeep.create_payload_index(collection, "seq", models.PayloadSchemaType.INTEGER)
             return True
 
     def put(self, collection: str, texts: Iterable[VersionVectors]) -> None:
-        """Adds versions, or puts them in the place of what was there of them.
+        """Adds or replaces versions.
 
-        A version's first window is sent last: what has it has all of them.
+        A version's first window is sent last, so a version with that window is complete.
         """
         points = (point for text in texts for point in _points(text))
-        while some := [*islice(points, AT_ONCE)]:
-            with _told():
-                self._keeping.upsert(collection, points=some, wait=True)
+        while batch := [*islice(points, AT_ONCE)]:
+            with _translate_errors():
+                self._upkeep.upsert(collection, points=batch, wait=True)
 
     def remove(self, collection: str, seqs: Sequence[int]) -> None:
-        """Removes versions, whether they are there or not."""
+        """Removes versions, if they exist."""
         condition = models.FieldCondition(key="seq", match=models.MatchAny(any=[*seqs]))
-        with _told():
-            self._keeping.delete(collection, models.Filter(must=[condition]), wait=True)
+        with _translate_errors():
+            self._upkeep.delete(collection, models.Filter(must=[condition]), wait=True)
 
-    def versions(self, collection: str, start: int, most: int) -> tuple[set[int], int | None]:
-        """Versions that are there, from a number on, in order; and where to go on, if there are more."""
-        with _told():
-            points, following = self._keeping.scroll(
-                collection, offset=start << BITS, limit=most, with_payload=False, with_vectors=False
+    def versions(self, collection: str, start: int, limit: int) -> tuple[set[int], int | None]:
+        """Returns the versions from a number on, and where to continue if there are more."""
+        with _translate_errors():
+            points, next_point = self._upkeep.scroll(
+                collection, offset=start << BITS, limit=limit, with_payload=False, with_vectors=False
             )
-        found = {int(point.id) >> BITS for point in points}
-        if following is None:
-            return found, None
-        then = max(int(str(following)) >> BITS, start + 1)  # of the one at the end, some may be left
-        return {seq for seq in found if seq < then}, then
+        seqs = {int(point.id) >> BITS for point in points}
+        if next_point is None:
+            return seqs, None
+        next_start = max(int(str(next_point)) >> BITS, start + 1)  # the last version may be incomplete
+        return {seq for seq in seqs if seq < next_start}, next_start
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except (ApiException, QdrantException) as error:
-        # Of what it answers, nothing is passed on but the number: it may hold parts of the request.
+        # The message has only the status of the answer, whose text may contain parts of the request.
         status = getattr(error, "status_code", None)
-        told = f"answered {status}" if status else "does not answer"
-        raise QdrantUnavailable(f"the vector store {told}") from error
+        problem = f"answered {status}" if status else "does not answer"
+        raise QdrantUnavailable(f"the vector store {problem}") from error
 
 
 def _points(text: VersionVectors) -> Iterator[models.PointStruct]:
@@ -155,15 +155,15 @@ def _points(text: VersionVectors) -> Iterator[models.PointStruct]:
 
 
 def places(namespace: Namespace) -> dict[str, object]:
-    """What a point says of where it lies: each namespace on the way, itself included, and the first two.
+    """Returns a point's fields about its place: digests of the namespace and of all above it, and the tenant.
 
-    Those above a room that belongs to somebody are marked by a `+`: so what belongs to nobody is told apart.
+    Those above a room that has an owner are marked with `+`, so that rooms without an owner can be selected.
     """
     owned = len(namespace.owned_root())
-    within = [f"{'+' * (n < owned)}{_digest(namespace[:n])}" for n in range(len(namespace) + 1)]
-    return {"within": within, "tenant": _digest(namespace[:2])}
+    digests = [f"{'+' * (n < owned)}{_digest(namespace[:n])}" for n in range(len(namespace) + 1)]
+    return {"within": digests, "tenant": _digest(namespace[:2])}
 
 
 def _digest(segments: Sequence[str]) -> str:
-    """What stands for a namespace. It names nobody, but who knows a name can make it, too."""
+    """Returns a digest of a namespace. It shows no name, but anybody who knows the name can compute it."""
     return hashlib.blake2b(Namespace(segments).encode(), digest_size=16).hexdigest()

@@ -1,9 +1,9 @@
-"""The vector index in Qdrant, beside the database.
+"""The vector index in Qdrant, next to the database.
 
-The database is the truth: `vector_store` says which vectors were sent, and `to_remove` which ended versions
-are still to be removed, noted in the transaction that ends them. One process at a time sends and removes, so
-that no point is added after its removal. A comparison in the background finds and repairs all other
-differences.
+The database is authoritative: `vector_store` says which vectors were sent, and `to_remove` which ended
+versions must still be removed, recorded in the transaction that ends them. Only one process at a time sends
+and removes, so that no point is added after its removal. A comparison in the background finds and repairs all
+other differences.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from alcove.engine.locks import Locks
 from alcove.engine.postgres.pgvector import drop_windows
 from alcove.engine.qdrant.client import QdrantPoints, QdrantUnavailable, VersionVectors
 from alcove.engine.rows import MAX_INT64, Scope
-from alcove.engine.statements import Params
+from alcove.engine.statements import Value
 from alcove.engine.vector_index import EXTERNAL, CandidateQuery, NearestTexts, Vector, VectorIndex
 
 log = logging.getLogger("alcove")
@@ -37,9 +37,9 @@ COMPARED_POINTS = 10_000
 MAX_POINTS = 10_000
 """The most points a search asks for where a policy or a filter hides some of them."""
 RETRY_SECONDS = 5.0
-"""How long Qdrant is left alone after it did not answer."""
+"""How long Qdrant gets no requests after it did not answer."""
 BUSY_SECONDS = 0.5
-"""Pause while another process takes its step."""
+"""Pause while another process does a step."""
 REMOVAL_SECONDS = 10.0
 """How long a wipe waits for the vectors to be removed."""
 AWAY = "the vector store does not answer, so only what words find is ranked"
@@ -110,7 +110,7 @@ class QdrantIndex(VectorIndex):
             db.update("use_vector_store", secrets.token_hex(6))
 
     def start(self, interval: float) -> None:
-        """Keeps Qdrant in step from now until `close`."""
+        """Synchronises Qdrant until `close`."""
         self._worker = Worker("vector store", self._step_when_due, interval)
 
     @property
@@ -125,15 +125,13 @@ class QdrantIndex(VectorIndex):
     # Searching
 
     def nearest(self, scope: Scope, query: CandidateQuery, *, now: int) -> NearestTexts:
-        """The nearest texts of a scope, and those that Qdrant lacks if they are few; waits a second at
-        most."""
+        """Returns the nearest texts of a scope, and those that Qdrant lacks; waits at most a second."""
         assert query.vector is not None
         with self._db.snapshot() as db:
             state = SyncState.read(db)
             is_ready = state.collection == state.collection_for(len(query.vector))
-            params: Params = [scope.low, scope.high, state.last_vector if is_ready else 0, state.serving]
-            predicate = self._db.predicate(scope, params)
-            rows = db.run("unsearchable", [*params, MAX_MISSING + 1], condition=predicate)
+            params = (scope.low, scope.high, state.last_vector if is_ready else 0, state.serving)
+            rows = self._db.run_scoped(db, "unsearchable", scope, params, [MAX_MISSING + 1])
             unsent = {seq for (seq,) in rows}
         lag = LAGGING if len(unsent) > MAX_MISSING else None
         if not is_ready:
@@ -149,25 +147,23 @@ class QdrantIndex(VectorIndex):
         return NearestTexts(unsent | nearest, lag)
 
     def _visible_nearest(self, collection: str, scope: Scope, query: CandidateQuery, now: int) -> set[int]:
-        """Asks for more points until enough are visible; of a scope with few visible texts, takes all."""
+        """Requests more points until enough are visible; takes all texts of a scope with few visible ones."""
         assert query.vector is not None
         prefix, limit = Namespace.decode(scope.low), query.limit
         while True:
             seqs = self._points.nearest(collection, query.vector, prefix, limit, unowned=scope.unowned)
-            params: Params = [scope.low, scope.high, now, json.dumps([*{*seqs}])]
-            visible = self._select("shown_of", params, scope)
+            place = (scope.low, scope.high, now)
+            visible = self._select("shown_of", scope, (*place, json.dumps([*{*seqs}])))
             if len(seqs) < limit or sum(seq in visible for seq in seqs) >= query.limit:
                 return visible
             if limit >= MAX_POINTS:
-                every = self._select("shown", [scope.low, scope.high, now], scope, MAX_MISSING + 1)
+                every = self._select("shown", scope, place, MAX_MISSING + 1)
                 return visible | every if len(every) <= MAX_MISSING else visible
             limit = min(8 * limit, MAX_POINTS)
 
-    def _select(self, statement: str, params: Params, scope: Scope, *last_params: int) -> set[int]:
-        """The versions that a statement selects; `last_params` come after those of the scope's predicate."""
-        predicate = self._db.predicate(scope, params)
+    def _select(self, statement: str, scope: Scope, params: Sequence[Value], *more_params: int) -> set[int]:
         with self._db.read() as db:
-            return {seq for (seq,) in db.run(statement, [*params, *last_params], condition=predicate)}
+            return {seq for (seq,) in self._db.run_scoped(db, statement, scope, params, more_params)}
 
     def _note_failure(self, error: QdrantUnavailable) -> None:
         if not self._away_until:
@@ -179,7 +175,7 @@ class QdrantIndex(VectorIndex):
             log.info("vector store: answers again")
         self._away_until = 0.0
 
-    # Keeping in step
+    # Synchronising
 
     def add(self, db: Connection, dimensions: int, vectors: Mapping[int, Sequence[Vector]]) -> int:
         if dimensions != EXTERNAL:
@@ -227,7 +223,7 @@ class QdrantIndex(VectorIndex):
         return not pending
 
     def _exclusively(self, work: Callable[[], T]) -> T | None:
-        """Does some work; returns None if another process or thread is at it."""
+        """Does some work; returns None if another process or thread is doing such work."""
         if not self._locks.try_acquire(_STEP_LOCK):
             return None
         try:
@@ -280,19 +276,19 @@ class QdrantIndex(VectorIndex):
                 compared, start = compared + difference.compared, difference.next_start
                 messages += [f"{seq}: is missing there" for seq in difference.missing]
                 messages += [
-                    f"{seq}: is over, and still there" for seq in sorted(difference.obsolete - pending)
+                    f"{seq}: has ended, and is still there" for seq in sorted(difference.obsolete - pending)
                 ]
         except QdrantUnavailable as error:
             messages.append(error.message)
         if pending:
-            messages.append(f"versions that are over and still to be removed there: {len(pending)}")
+            messages.append(f"ended versions that must still be removed there: {len(pending)}")
         yield CHECK_NAME, compared, messages
 
     def _repair_page(self, state: SyncState) -> bool:
         """Compares the next points and repairs them; returns whether to continue at once."""
         difference = self._compare(state, self._compared_to)
         if difference.missing or difference.obsolete:
-            message = "vector store: %d texts were missing and are added, %d were over and are removed"
+            message = "vector store: added %d missing texts, removed %d texts that have ended"
             log.warning(message, len(difference.missing), len(difference.obsolete))
             self._points.put(state.collection, self._versions_of(state, difference.missing))
             self._points.remove(state.collection, sorted(difference.obsolete))

@@ -1,4 +1,4 @@
--- What operating a store asks of it.
+-- Statements for operating a store.
 
 -- name: update_audit
 UPDATE audit SET details = ? WHERE seq = ?

@@ -1,7 +1,7 @@
--- How PostgreSQL with pgvector finds candidates for a search by itself: see `engine/candidates.py`.
+-- How PostgreSQL finds candidates for a search, by terms and with pgvector: see `engine/postgres/term_index.py` and `pgvector.py`.
 
 -- name: drop_windows
--- Only in the store's own schema: another one of the search path may have a table of that name, of another store.
+-- Only in the store's own schema: another schema of the search path may contain another store's table of that name.
 DROP TABLE IF EXISTS {schema}.windows
 
 -- name: own_schema
@@ -18,20 +18,20 @@ CREATE TABLE windows (
 CREATE INDEX windows_of ON windows (ns, seq)
 
 -- name: windows_to_order
--- Whether there are so many windows that they are worth an index by meaning, and there is none that is whole.
+-- Whether there are enough windows for an HNSW index, and no complete one exists.
 SELECT count(*) > ?1 AND NOT EXISTS (
     SELECT 1 FROM pg_index WHERE indexrelid = to_regclass(quote_ident(current_schema()) || '.windows_by_meaning') AND indisvalid)
 FROM (SELECT 1 FROM windows LIMIT ?1 + 1) few
 
 -- name: begin_to_order
--- One node at a time; what it holds goes with its connection.
+-- One node at a time; the lock is released when its connection ends.
 SELECT pg_try_advisory_lock(? + hashtext(current_schema()))
 
 -- name: end_to_order
 SELECT pg_advisory_unlock(? + hashtext(current_schema()))
 
 -- name: forget_order
--- What somebody left who did not come to an end.
+-- Drops an index that an interrupted build left behind.
 DROP INDEX CONCURRENTLY IF EXISTS {schema}.windows_by_meaning
 
 -- name: order_windows
@@ -41,7 +41,7 @@ CREATE INDEX CONCURRENTLY windows_by_meaning ON windows USING hnsw (embedding ha
 SELECT current_setting(?)
 
 -- name: make_room
--- At least so much for making an index.
+-- Raises the memory for building an index to at least this much.
 SELECT set_config('maintenance_work_mem', CAST(?1 AS TEXT), FALSE)
 WHERE pg_size_bytes(current_setting('maintenance_work_mem')) < pg_size_bytes(CAST(?1 AS TEXT))
 
@@ -61,23 +61,23 @@ INSERT INTO windows (seq, ns, embedding)
 SELECT seq, ns, CAST(CAST(?2 AS TEXT) AS HALFVEC) FROM terms WHERE seq = ?1
 
 -- name: sampled
--- About so many texts of a subtree, in runs of eight evenly from its order; each with its run, and how many there are.
+-- About ?3 texts of a subtree in evenly spread runs of eight, each with its run, and the count of all texts.
 SELECT seq, place / 8, every FROM (
     SELECT seq, row_number() OVER (ORDER BY ns, seq) AS place, count(*) OVER () AS every
     FROM terms WHERE ns >= ?1 AND ns < ?2) inside
 WHERE place / 8 % greatest(every / CAST(?3 AS BIGINT), 1) = 0
 
 -- name: around
--- For some texts, so many before and after each in the order of writing, in its namespace.
+-- For each of some texts, up to ?2 texts that were written before and after it in its namespace.
 SELECT t.seq, n.seq FROM terms t CROSS JOIN LATERAL (
     (SELECT b.seq FROM terms b WHERE b.ns = t.ns AND b.seq < t.seq ORDER BY b.seq DESC LIMIT ?2) UNION ALL
     (SELECT a.seq FROM terms a WHERE a.ns = t.ns AND a.seq > t.seq ORDER BY a.seq LIMIT ?2)) n
 WHERE t.seq IN (SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?1 AS JSON)))
 
 -- name: look_far
--- Goes on along the index by meaning until enough was found that may be seen; in a large one it looks at more, since
--- few links lead from one subject to another. Left to itself, the planner takes a policy's filter for one that hardly
--- lets anything pass, and reads everything.
+-- Makes scans of the HNSW index continue until enough visible rows are found. In a large index they visit more
+-- candidates, since few links lead from one subject to another. Without these settings, the planner assumes that a
+-- policy's filter hardly lets anything pass, and reads everything.
 SELECT set_config('hnsw.iterative_scan', 'relaxed_order', TRUE),
        set_config('hnsw.ef_search', CAST(CAST(greatest(?, least(400, reltuples / 2500)) AS BIGINT) AS TEXT), TRUE),
        set_config('enable_sort', CAST(? AS TEXT), TRUE), set_config('enable_hashjoin', 'off', TRUE),
@@ -86,7 +86,7 @@ SELECT set_config('hnsw.iterative_scan', 'relaxed_order', TRUE),
 FROM pg_class WHERE oid = CAST('terms' AS REGCLASS)
 
 -- name: nearest
--- The texts of the nearest windows, each once and with how many of those are its own.
+-- The texts of the nearest windows, each once with the count of its windows among them.
 WITH asked AS MATERIALIZED (SELECT CAST(CAST(?4 AS TEXT) AS HALFVEC) AS vector)
 SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body, t.windows FROM (
     SELECT seq, count(*) AS windows FROM (
@@ -96,8 +96,7 @@ SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index
 JOIN versions v ON v.seq = t.seq LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?
 
 -- name: nearest_of_few
--- The same without the index by meaning, for what is too small a part of it; only as many are looked at in full as are
--- wanted.
+-- The same without the HNSW index, for a scope that is a small part of it; full rows are read only until the limit.
 WITH inside AS MATERIALIZED (
     SELECT seq, embedding <=> CAST(CAST(?4 AS TEXT) AS HALFVEC) AS distance FROM windows WHERE ns >= ?1 AND ns < ?2)
 SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body, t.windows FROM (
@@ -108,8 +107,8 @@ SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index
 JOIN versions v ON v.seq = t.seq LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?
 
 -- name: holding
--- Texts that hold one of some terms, so many for each, those first whose terms weigh most together. Only as many are
--- looked at in full as are wanted: a policy's filter costs more than the weighing.
+-- Texts that contain one of some terms, up to ?5 for each term, greatest total weight first. Full rows are read only until
+-- the limit: a policy's filter costs more than ranking.
 WITH held AS MATERIALIZED (
     SELECT DISTINCT seq, {weight} AS weight FROM json_array_elements_text(CAST(?4 AS JSON)) asked (term)
     CROSS JOIN LATERAL (SELECT seq, terms FROM terms

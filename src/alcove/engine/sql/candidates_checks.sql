@@ -1,4 +1,4 @@
--- What `alcove doctor` compares between memories and what PostgreSQL finds them by; laid out as checks.sql is.
+-- Checks of `alcove doctor` that compare the candidate index with memories; see checks.sql for the format.
 
 -- name: what is searched by words and meaning belongs to live memories
 SELECT count(*) FROM terms;

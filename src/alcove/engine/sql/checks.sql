@@ -1,5 +1,5 @@
--- What `alcove doctor` compares inside a store. Each check is two statements: how many were compared,
--- and the sequence numbers (or names) of those that are wrong.
+-- Checks of `alcove doctor` inside a store. Each check is two statements: the count of compared rows, and the
+-- sequence numbers (or names) of those that are wrong.
 
 -- name: the log runs forward in time
 SELECT count(*) FROM versions;

@@ -1,4 +1,4 @@
--- Figures of a store, for a copy to be compared with; a schema of any version must answer them.
+-- Statements for copying a store and comparing it with the copy; they must work with a schema of any version.
 
 -- name: table_rows
 SELECT {fields} FROM {table} WHERE {condition} ORDER BY {order} LIMIT ?
@@ -13,7 +13,7 @@ DELETE FROM {table} WHERE {condition}
 INSERT INTO {table} ({fields}) VALUES ({places})
 
 -- name: store_state
--- What changes with whatever anybody does to a store, but for its index, which is made from it.
+-- Changes with every write to a store, except writes to its index, which is derived from it.
 SELECT (SELECT coalesce(max(seq), 0) FROM versions), (SELECT coalesce(max(seq), 0) FROM audit),
        (SELECT coalesce(max(id), 0) FROM touches), (SELECT coalesce(max(version), 0) FROM documents),
        (SELECT coalesce(max(id), 0) FROM data_keys), (SELECT count(*) FROM api_keys),

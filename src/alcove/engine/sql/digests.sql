@@ -1,4 +1,4 @@
--- What a SQLite file keeps of its texts for the search of large subtrees: see `engine/digests.py`.
+-- The candidate index of a SQLite file, for searches of large subtrees: see `engine/quantized_index.py`.
 
 -- name: forget_digests
 DELETE FROM terms
@@ -11,7 +11,7 @@ SELECT t.seq, t.terms, t.rounded FROM terms t CROSS JOIN versions v ON v.seq = t
 WHERE t.ns >= ?1 AND t.ns < ?2 AND ?3 = 0 AND {condition}
 
 -- name: digests_after
--- Those of vectors that came after a position.
+-- Entries whose vectors were stored after a position.
 SELECT t.seq, t.terms, t.rounded FROM vectors x NOT INDEXED CROSS JOIN terms t ON t.ns = x.ns AND t.seq = x.seq
 CROSS JOIN versions v ON v.seq = t.seq
 WHERE x.ns >= ?1 AND x.ns < ?2 AND x.id > ?3 AND {condition}
@@ -21,7 +21,7 @@ SELECT v.seq FROM (SELECT value AS asked FROM json_each(?1)) CROSS JOIN versions
 WHERE v.ns >= ?2 AND v.ns < ?3 AND v.ended_at IS NULL AND (v.expires_at IS NULL OR v.expires_at > ?4) AND {condition}
 
 -- name: around
--- For some texts, so many before and after each in the order of writing, in its namespace.
+-- For each of some texts, up to ?2 texts that were written before and after it in its namespace.
 SELECT c.seq, n.seq FROM versions c NOT INDEXED CROSS JOIN terms n ON n.ns = c.ns AND n.seq IN (
     SELECT seq FROM terms WHERE ns = c.ns AND seq < c.seq ORDER BY seq DESC LIMIT ?2)
 WHERE c.seq IN (SELECT value FROM json_each(?1))

@@ -1,4 +1,4 @@
--- What `alcove doctor` points out though nothing is broken; two statements each, as in checks.sql.
+-- Notices of `alcove doctor` about what is unusual but not wrong; see checks.sql for the format.
 
 -- name: every data key seals something
 SELECT count(*) FROM data_keys WHERE subject <> 'store';

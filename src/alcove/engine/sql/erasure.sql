@@ -1,11 +1,11 @@
--- Erasing. Every statement is bound by a position in the log: a user who came back after a wipe keeps what is
--- newer, when a restored backup is made to forget again.
+-- Erasure. Every statement is limited by a position in the log: when a restored backup repeats a wipe, a user who
+-- came back after that wipe retains newer data.
 
 -- name: owned_namespaces
 SELECT ns FROM namespaces WHERE owner = ?
 
 -- name: count_live
--- What a user would call their memories: live and not past their expiry.
+-- Memories as a user counts them: live and not expired.
 SELECT count(*) FROM versions {by_live}
 WHERE ns = ? AND ended_at IS NULL AND (expires_at IS NULL OR expires_at > ?) AND seq <= ?
 
@@ -22,7 +22,7 @@ DELETE FROM versions WHERE ns = ? AND key = ? AND seq <= ?
 SELECT CAST(sum(value) AS BIGINT) FROM marks WHERE name IN ('wipes', 'clears')
 
 -- name: count_clear
--- Tells whoever remembers a search that something is gone of which the log says nothing.
+-- Tells caches of searches that something was removed without an entry in the log.
 UPDATE marks SET value = value + 1 WHERE name = 'clears'
 
 -- name: wipe_stored_answers
@@ -32,7 +32,7 @@ DELETE FROM replays WHERE "user" = ? AND position <= ?
 DELETE FROM api_keys WHERE "user" = ? AND position <= ?
 
 -- name: wipe_data_key
--- The subject's data key, once nothing of the user is sealed with it.
+-- The subject's data key, if no data of the user is sealed with it any more.
 DELETE FROM data_keys WHERE subject = ?1
     AND NOT EXISTS (SELECT 1 FROM namespaces WHERE owner = ?2)
     AND NOT EXISTS (SELECT 1 FROM replays WHERE "user" = ?2)
@@ -44,12 +44,12 @@ UPDATE versions SET "user" = NULL, client = NULL, formerly = CASE WHEN sealed IS
 DELETE FROM versions WHERE seq = ?
 
 -- name: clear_tombstone
--- The attributes that a tombstone keeps for the policy were made of the content before it.
+-- Clears the attributes that a tombstone retains for the policy, because they were derived from removed content.
 UPDATE versions SET attributes = '{}' WHERE ns = ? AND key = ? AND revision = ? AND sealed IS NULL
 
 -- name: anonymise_audit
--- Replaces a user's name by their pseudonym, so that a wipe does not hide what they did. A name that is itself the
--- pseudonym of a subject stays: else a wipe of a user of that name would hide the entries that have it by a wipe.
+-- Replaces a user's name by their pseudonym, so that a wipe does not hide what they did. A name that equals the
+-- pseudonym of a subject stays: otherwise a wipe of a user of that name would change entries of the wiped subject.
 UPDATE audit SET actor = ?2 WHERE actor = ?1 AND NOT EXISTS (SELECT 1 FROM audit WHERE subject = ?1)
 
 -- name: anonymise_documents
@@ -60,14 +60,14 @@ UPDATE documents SET actor = NULL WHERE actor = ?
 SELECT seq, ns, key, revision, owner FROM versions WHERE ns = ? AND key = ? AND ended_at IS NULL AND seq <= ?
 
 -- name: remove_content
--- All that a key held until a position; tombstones stay, for the count of revisions.
+-- The content of a key up to a position; tombstones stay, because revisions are counted by them.
 DELETE FROM versions WHERE ns = ? AND key = ? AND seq <= ? AND sealed IS NOT NULL
 
 -- name: set_tombstone_attributes
 UPDATE versions SET attributes = ?4 WHERE ns = ?1 AND key = ?2 AND seq <= ?3 AND sealed IS NULL
 
 -- name: users
--- Everybody of whom there is anything.
+-- All users about whom there is any data.
 SELECT owner FROM namespaces WHERE owner IS NOT NULL
 UNION SELECT "user" FROM versions WHERE "user" IS NOT NULL
 UNION SELECT "user" FROM replays
@@ -88,5 +88,5 @@ SELECT ns FROM namespaces WHERE owner IS NULL
 SELECT {log_end}
 
 -- name: position_at
--- How far the log was at a moment.
+-- The last sequence number at a moment.
 SELECT seq FROM versions WHERE created_at <= ? ORDER BY seq DESC LIMIT 1

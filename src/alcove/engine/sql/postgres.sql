@@ -1,4 +1,4 @@
--- Statements that PostgreSQL needs in words of its own; `sqlite.sql` has the same names. Parts go into shared statements.
+-- Statements that PostgreSQL spells differently; `sqlite.sql` has the same names. Parts are inserted into shared statements.
 
 -- part: log_end
 -- The highest sequence number of a version, deleted ones included.
@@ -9,7 +9,7 @@
 SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(? AS JSON))
 
 -- part: age
--- How many transactions ago one was; `relfrozenxid` is compared by this.
+-- The age of a transaction, for comparison with `relfrozenxid`.
 age(CAST(CAST(CAST(?1 AS TEXT) AS xid8) AS xid))
 
 -- name: append
@@ -19,7 +19,7 @@ VALUES (coalesce(?, nextval('versions_seq_seq')), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 
 RETURNING seq
 
 -- name: begin_with_numbers
--- What `begin` tells, and the last of so many numbers for versions: only who writes takes any, so none is missing.
+-- The columns of `begin`, and the last of ? new numbers for versions: only writers take numbers.
 SELECT value, (SELECT created_at FROM versions ORDER BY seq DESC LIMIT 1),
        (SELECT max(nextval('versions_seq_seq')) FROM generate_series(1, ?)) FROM marks WHERE name = 'documents'
 
@@ -63,7 +63,8 @@ UPDATE marks SET value = greatest(value, coalesce((
 WHERE name = 'turn'
 
 -- name: next_in_line
--- Without those that another node is just taking. A NUL that JSON spells is kept escaped (`postgres/text_escaping.py`); inside of an array it is spelled as it was.
+-- Skips texts that another node is claiming. Stored texts escape NUL as JSON spells it (`postgres/text_escaping.py`); inside
+-- the JSON array it gets its original spelling.
 SELECT CAST(coalesce(json_agg(json_build_array(
     seq, replace(index_text, U&'\F8F02', '\u0000'), tries + 1, at_field, at_window) ORDER BY turn, seq), '[]') AS TEXT)
 FROM (
@@ -73,7 +74,7 @@ FROM (
 JOIN versions USING (seq) WHERE total <= ?3 OR total = size
 
 -- name: renew
--- Nobody waits here for a row, so that it is in nobody's way who takes them in another order.
+-- It does not wait for rows, so that no deadlock with a process that locks them in another order is possible.
 UPDATE to_index SET due = ?1 WHERE seq IN (SELECT seq FROM to_index WHERE due = ?2 AND seq IN (
     SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?3 AS JSON))) FOR UPDATE SKIP LOCKED)
 
@@ -97,7 +98,7 @@ WHERE ended_at IS NULL
 ON CONFLICT (ns, seq, embedder) DO UPDATE SET id = DEFAULT, body = excluded.body
 
 -- name: state
--- What is committed: a number that is only handed out yet is of a write that others do not see.
+-- Committed rows only: a number that was only assigned belongs to a write that others do not see yet.
 SELECT coalesce((SELECT max(seq) FROM versions), 0), coalesce((SELECT max(id) FROM vectors), 0),
        coalesce((SELECT max(id) FROM touches), 0), (SELECT CAST(sum(value) AS BIGINT) FROM marks WHERE name IN ('wipes', 'clears')),
        (SELECT embedder FROM serving)

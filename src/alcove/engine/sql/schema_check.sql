@@ -1,7 +1,7 @@
--- What PostgreSQL says of a store's schema: see `engine/schema_check.py`.
+-- PostgreSQL's description of a store's schema: see `engine/schema_check.py`.
 
 -- name: schema_lines
--- A line for each table, column, index, trigger, rule and constraint of some tables, and for each of some functions
+-- One line for each table, column, index, trigger, rule and constraint of some tables, and for each of some functions
 -- with a digest of its text.
 WITH tables AS (
     SELECT oid, relname, relpersistence FROM pg_class

@@ -1,8 +1,8 @@
 -- Rewriting tables so that no byte of deleted rows is left in PostgreSQL's data files: see `engine/postgres/scrub.py`.
 
 -- name: store_tables
--- The tables of a store by their names, and the parts that they were split into: whether each only stands for its
--- parts, and whether the planner has statistics of it.
+-- The tables of a store by their names, and their partitions; for each, whether it is partitioned, and whether the
+-- planner has statistics about it.
 WITH named AS (
     SELECT oid FROM pg_class WHERE relnamespace = CAST(quote_ident(current_schema()) AS regnamespace) AND relkind IN ('r', 'p')
     AND relname IN (SELECT value FROM json_array_elements_text(CAST(? AS JSON)))),
@@ -15,7 +15,7 @@ FROM every JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = relnamespa
 SELECT CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT)
 
 -- name: no_old_snapshots
--- Whether nobody sees the database as it was before a transaction: a row that somebody sees is not dropped.
+-- Whether no snapshot is older than a transaction: rows that an old snapshot sees are not removed.
 SELECT pg_snapshot_xmin(pg_current_snapshot()) >= CAST(CAST(?1 AS TEXT) AS xid8) AND NOT EXISTS (
     SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND age(backend_xmin) > {age} UNION ALL
     SELECT 1 FROM pg_prepared_xacts WHERE age(transaction) > {age} UNION ALL
@@ -28,8 +28,8 @@ VACUUM (FULL, FREEZE) {table}
 VACUUM (FULL, FREEZE, ANALYZE) {table}
 
 -- name: is_rewritten
--- Whether the last rewrite of a table dropped all that was deleted before a transaction: with FREEZE it notes in
--- `relfrozenxid` before which transaction nobody looked back.
+-- Whether the last rewrite of a table removed all rows that were deleted before a transaction: with FREEZE it sets
+-- `relfrozenxid` to the oldest transaction that any snapshot could still see.
 SELECT age(relfrozenxid) <= {age} FROM pg_class WHERE oid = CAST(CAST(?2 AS TEXT) AS regclass)
 
 -- name: lock_writers
@@ -42,7 +42,7 @@ SELECT NOT EXISTS (SELECT 1 FROM {table})
 ANALYZE {table}
 
 -- name: required_columns
--- The columns that a row needs, their types, whether it is the namespace, and the bounds of a part.
+-- The required columns of a table, their types, whether each is the namespace, and the bounds of a partition.
 SELECT quote_ident(attname), CAST(CAST(atttypid AS regtype) AS TEXT), attname = 'ns',
        (SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = attrelid)
 FROM pg_attribute WHERE attrelid = CAST(? AS OID) AND attnum > 0 AND NOT attisdropped AND attnotnull

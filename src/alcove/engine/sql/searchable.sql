@@ -1,10 +1,10 @@
--- What the search of large subtrees asks of every database: what is kept for it, and the texts themselves.
+-- Statements of the candidate index that all databases share, and of the texts of large subtrees.
 
 -- name: searchable
 SELECT embedder, dimensions, upto FROM searchable
 
 -- name: next_searchable
--- Vectors of an embedder that came after a position, with their texts.
+-- Vectors of an embedder that were stored after a position, with their texts.
 SELECT x.id, x.seq, v.index_text, x.body FROM vectors x {not_indexed} {in_order} JOIN versions v ON v.seq = x.seq
 WHERE x.id > ? AND x.embedder = ? AND v.ended_at IS NULL ORDER BY x.id LIMIT ?
 
@@ -13,21 +13,21 @@ INSERT INTO searchable ("only", embedder, dimensions, upto) VALUES (1, ?, ?, ?)
 ON CONFLICT ("only") DO UPDATE SET embedder = excluded.embedder, dimensions = excluded.dimensions, upto = excluded.upto
 
 -- name: searchable_up_to
--- How many texts of a subtree can be found, counted up to a number and off the index alone.
+-- Counts the indexed texts of a subtree, up to a limit and from the index alone.
 SELECT count(*) FROM (SELECT 1 FROM terms WHERE ns >= ? AND ns < ? LIMIT ?) few
 
 -- name: lagging
--- Whether any text at all waits for vectors, or any vectors came after those of an embedder that can be searched.
+-- Whether any text is waiting for vectors, or any vectors are newer than the last indexed one of an embedder.
 SELECT EXISTS (SELECT 1 FROM to_index)
     OR EXISTS (SELECT 1 FROM vectors WHERE id > coalesce((SELECT upto FROM searchable WHERE embedder = ?), 0))
 
 -- name: unsearchable
--- Texts of a subtree that came after a position, of which `terms` and `windows` know nothing yet; newest first.
+-- Texts of a subtree whose vectors came after a position and are not in `terms` and `windows` yet; newest first.
 SELECT v.seq FROM vectors x {not_indexed} {in_order} JOIN versions v ON v.seq = x.seq
 WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND {condition} ORDER BY v.seq DESC LIMIT ?
 
 -- name: queued
--- Texts of a subtree that wait for their vectors, or cannot get any; newest first.
+-- Texts of a subtree that are waiting for vectors or are parked; newest first.
 SELECT v.seq FROM to_index q {in_order} JOIN versions v ON v.seq = q.seq
 WHERE v.ns >= ?1 AND v.ns < ?2 AND {condition} ORDER BY v.seq DESC LIMIT ?
 

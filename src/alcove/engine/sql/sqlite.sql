@@ -1,4 +1,4 @@
--- Statements that SQLite needs in words of its own; `postgres.sql` has the same names. Parts go into shared statements.
+-- Statements that SQLite spells differently; `postgres.sql` has the same names. Parts are inserted into shared statements.
 
 -- part: log_end
 -- The highest sequence number of a version, deleted ones included.
@@ -9,7 +9,7 @@
 SELECT value FROM json_each(?)
 
 -- name: append
--- In the order of rows.Row; `seq` is given here where it is NULL.
+-- In the order of rows.Row; SQLite assigns `seq` if it is NULL.
 INSERT INTO versions (seq, id, ns, key, kind, revision, created_at, expires_at, "user", client, agent, data_key, sealed,
                       attributes, index_text, original_at, ttl, added_at, owner, ended_at)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -28,9 +28,9 @@ SELECT substr(ns, 1, instr(ns, x'00')),
 FROM versions GROUP BY 1 ORDER BY 1
 
 -- part: personal_versions
--- A WITH clause: the versions that are a person's. `own` are those in rooms that belong to them, and what they wrote
--- into older rooms, which belong to nobody and show each author their part. The others they wrote into rooms
--- of others, under their name or, once it was taken off, under their pseudonym.
+-- A WITH clause: the versions of a person. `own` are those in their rooms, and those that they wrote into older rooms,
+-- which have no owner and show each author only their own versions. The others are what they wrote into rooms of
+-- others, under their name or, after it was removed, under their pseudonym.
 older AS MATERIALIZED (
     SELECT n.ns FROM json_each(:older) r JOIN namespaces n
         ON n.ns >= unhex(r.value ->> 0) AND n.ns < unhex(r.value ->> 1)
@@ -48,14 +48,14 @@ personal (seq, own) AS (
 UPDATE sqlite_sequence SET seq = max(seq, ?) + ? WHERE name = 'versions'
 
 -- name: reach
--- Notes how far the line has come. What failed keeps its turn, and does not hold the line up.
+-- Records how far the queue has advanced. A failed text retains its turn, and does not hold the queue up.
 UPDATE marks SET value = max(value, coalesce((
     SELECT turn FROM to_index INDEXED BY to_index_by_turn
     WHERE due IS NOT NULL AND error IS NULL ORDER BY turn LIMIT 1), 0))
 WHERE name = 'turn'
 
 -- name: next_in_line
--- Those whose turn it is, as one JSON array: so many, and of so many bytes in all unless the first has more.
+-- The next texts of the queue, as one JSON array: at most ?2, and at most ?3 bytes unless the first one is larger.
 SELECT json_group_array(json_array(seq, index_text, tries + 1, at_field, at_window)) FROM (
     SELECT seq, size, tries, at_field, at_window, sum(size) OVER (ORDER BY turn, seq) AS total FROM (
         SELECT * FROM to_index INDEXED BY to_index_by_turn
@@ -63,11 +63,11 @@ SELECT json_group_array(json_array(seq, index_text, tries + 1, at_field, at_wind
 JOIN versions USING (seq) WHERE total <= ?3 OR total = size
 
 -- name: renew
--- Who claimed them is known by until when.
+-- The moment until which texts are claimed identifies who claimed them.
 UPDATE to_index SET due = ? WHERE due = ? AND seq IN ({numbers})
 
 -- name: still_waiting
--- Those of some texts, each given with where its piece begins, that nobody else was faster with; a JSON array.
+-- Those of some texts, each with the place of its piece, that are still queued at that place; a JSON array.
 SELECT json_group_array(seq) FROM json_each(?) CROSS JOIN to_index
 ON seq = value ->> 0 AND at_field = value ->> 1 AND at_window = value ->> 2
 
@@ -79,14 +79,14 @@ INSERT INTO to_index (seq, due, error, writer, size)
 SELECT seq, NULL, ?2, "user", octet_length(index_text) FROM versions WHERE seq = ?1 AND ended_at IS NULL
 
 -- name: add_vectors
--- Of many texts: which, where theirs begin in all the bytes, and how many they are. Only while the version is live:
--- it may have ended while its text was embedded.
+-- Parameters: the embedder, all vectors in one text of bytes, and for each version the start and length of its part.
+-- Adds vectors of live versions only: a version may have ended while its text was embedded.
 INSERT OR REPLACE INTO vectors (ns, seq, embedder, body)
 SELECT ns, seq, ?1, substr(?2, value ->> 1, value ->> 2)
 FROM json_each(?3) CROSS JOIN versions ON seq = value ->> 0 WHERE ended_at IS NULL
 
 -- name: state
--- How far the log, the vectors and the changes of expiry ever went, and how often something was erased.
+-- The highest numbers of the log, the vectors and the changes of expiry, and the count of erasures.
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'versions'), 0),
        coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'vectors'), 0),
        coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'touches'), 0),
@@ -94,7 +94,7 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'versions'), 0),
        (SELECT embedder FROM serving)
 
 -- name: found
--- Those of some versions, in their order, that still are what a reader may see and asked for.
+-- Those of some versions that a scope still shows, in the given order.
 SELECT {columns} FROM (SELECT value AS asked FROM json_each(?1)) CROSS JOIN versions v ON v.seq = asked
 WHERE v.ns >= ?2 AND v.ns < ?3 AND (v.ended_at IS NULL OR v.ended_at > ?4)
   AND (v.expires_at IS NULL OR v.expires_at > ?5) AND {condition}
@@ -106,7 +106,7 @@ SELECT (SELECT count(*) FROM versions WHERE ended_at IS NULL),
        (SELECT value FROM marks WHERE name = 'wipes'),
        (SELECT value FROM marks WHERE name = 'scrubbed')
 
--- Tables as they are, for a copy in another database; `tables.py` has the parts.
+-- Counters of tables, for a copy in another database; `table_copy.py` has the parts.
 
 -- name: table_counter
 -- The highest number that a row of the table ever had.

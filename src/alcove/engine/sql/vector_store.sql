@@ -1,4 +1,4 @@
--- A vector store beside the database, and how far it has come: see `engine/vector_store.py`.
+-- The external vector store and the progress of its synchronisation: see `engine/qdrant/index.py`.
 
 -- name: vector_store
 SELECT store, collection, upto FROM vector_store
@@ -13,7 +13,7 @@ UPDATE vector_store SET collection = ?, upto = ?
 DELETE FROM vector_store
 
 -- name: start_over
--- Everything is taken in again, from the first text on.
+-- Makes the candidate index start again with the first text.
 DELETE FROM searchable
 
 -- name: next_vectors
@@ -24,7 +24,7 @@ SELECT x.id, x.seq, x.ns, x.body FROM versions v JOIN vectors x ON x.ns = v.ns A
 WHERE v.seq IN ({numbers}) AND x.embedder = ?
 
 -- name: embedded_from
--- Versions from a number on that have vectors, and the place of those in the order in which they came.
+-- Versions from a number on that have vectors, and the number of these vectors.
 SELECT v.seq, x.id FROM versions v JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq
 WHERE v.seq >= ?1 AND v.seq < ?2 AND x.embedder = ?3 AND v.ended_at IS NULL ORDER BY v.seq LIMIT ?4
 

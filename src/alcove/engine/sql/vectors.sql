@@ -1,4 +1,4 @@
--- What `alcove doctor` compares between vectors and memories; laid out as checks.sql is.
+-- Checks of `alcove doctor` that compare vectors with memories; see checks.sql for the format.
 
 -- name: vectors belong to live memories
 SELECT count(*) FROM vectors;

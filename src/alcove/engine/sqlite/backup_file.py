@@ -33,14 +33,14 @@ _PAGES = 1024
 def copy(source: apsw.Connection, to: Path) -> Iterator[CopyProgress]:
     """Copies what `source` sees now, whatever others write in the meantime.
 
-    The read transaction keeps SQLite from starting over with every foreign commit. The new file has no
-    journal: the caller deletes an unfinished one.
+    Without the read transaction, SQLite would start again after every commit of another process. The new file
+    has no journal: the caller deletes it if the copy fails.
     """
     source.execute("BEGIN")
     try:
         figures = StoreFigures._make(source.execute(STATEMENTS["figures"]).fetchall()[0])
         with translate_errors(to):
-            target = apsw.Connection(os.fspath(to), vfs="unix-none")  # the caller has locked it
+            target = apsw.Connection(os.fspath(to), vfs="unix-none")  # the caller holds a lock
             try:
                 yield from _pages(source, target)
                 _finish(target, figures)
@@ -60,7 +60,7 @@ def _pages(source: apsw.Connection, target: apsw.Connection) -> Iterator[CopyPro
 
 
 def _finish(target: apsw.Connection, figures: StoreFigures) -> None:
-    """Leaves one file without a log, and without the bytes of a wipe that still waits for its scrub."""
+    """Turns the copy into one file without a log, and without the bytes of unscrubbed wipes."""
     _set(target, "PRAGMA journal_mode = OFF")
     if figures.wipes > figures.scrubbed:
         rewrite(target)
@@ -68,7 +68,7 @@ def _finish(target: apsw.Connection, figures: StoreFigures) -> None:
 
 
 def remove_log(path: Path) -> None:
-    """Leaves a file that nobody has open without a log beside it, even when it is read."""
+    """Switches a file that no process has open to a mode without a separate log, even for readers."""
     with translate_errors(path):
         db = apsw.Connection(os.fspath(path))
         try:
@@ -78,12 +78,12 @@ def remove_log(path: Path) -> None:
 
 
 def _set(db: apsw.Connection, script: str) -> None:
-    """Runs all of a script; `execute` alone stops at the first statement that answers with a row."""
+    """Runs all of a script; `execute` alone stops at the first statement that returns a row."""
     db.execute(script).fetchall()
 
 
 class BackupFile(AbstractContextManager["BackupFile"]):
-    """A store's file that nobody writes to, opened so that it stays exactly as it is."""
+    """A store's file that no process writes to, opened in a way that does not change it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,12 +109,12 @@ class BackupFile(AbstractContextManager["BackupFile"]):
         for suffix in ("-wal", "-journal"):
             log = self.path.with_name(self.path.name + suffix)
             if log.exists() and log.stat().st_size:
-                raise StoreError(f"{self.path} is a store in use ({log.name} lies beside it), not a backup")
+                raise StoreError(f"{self.path} is a store in use ({log.name} is next to it), not a backup")
 
     def _check_for_code(self, version: int) -> None:
         """Raises if there are triggers, views or virtual tables that a store of this version does not have.
 
-        The store that a backup becomes would run them with every write.
+        A store that is restored from this backup would run them with every write.
         """
         schema = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
         with apsw.Connection(":memory:") as reference:
@@ -125,7 +125,7 @@ class BackupFile(AbstractContextManager["BackupFile"]):
         for name, sql in self._db.execute(schema):
             if sql not in expected and not _DATA.match(sql):
                 raise StoreError(
-                    f"{self.path} is not a backup of a store: {name!r} is no table or index of one"
+                    f"{self.path} is not a backup of a store: {name!r} is not one of its tables or indexes"
                 )
 
     def check_integrity(self) -> None:
@@ -145,7 +145,7 @@ class BackupFile(AbstractContextManager["BackupFile"]):
                 yield Row._make(row)
 
     def _refuse_write(self, **_: object) -> NoReturn:
-        raise StoreError(f"{self.path} is incomplete: a data key is missing, and a backup is not written to")
+        raise StoreError(f"{self.path} is incomplete: a data key is missing, and a backup is never changed")
 
     def _fetch(self, name: str, *params: apsw.SQLiteValue) -> list[tuple[Any, ...]]:
         with translate_errors(self.path):

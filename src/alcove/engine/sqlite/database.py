@@ -17,26 +17,19 @@ import apsw
 from alcove.core import cancellation
 from alcove.core.clock import parse_rfc3339
 from alcove.core.errors import AlcoveError, StoreError, Unavailable, hide_address
-from alcove.engine.database import (
-    CheckResults,
-    Database,
-    Parameters,
-    SkipVersion,
-    format_finding,
-    read_checks,
-)
+from alcove.engine.database import CheckResults, Database, Parameters, SkipVersion
 from alcove.engine.rows import CopyProgress
-from alcove.engine.schema_check import check_schema, sqlite_lines, sqlite_manifest
+from alcove.engine.schema_check import check_schema, sqlite_lines, sqlite_schema
 from alcove.engine.sqlite.filter_sql import SqliteFilterCompiler
 from alcove.engine.statements import SQLITE_HINTS, Params, Value, load_all, schema
 
 APPLICATION_ID = 0x416C6376  # "Alcv", so that another program's file is never taken for ours
 _create_lock = threading.Lock()
 _SKIP = "alcove_skip"
-"""The SQL function that tells whether to skip a version."""
+"""The name of the SQL function that tells whether to skip a version."""
 
 READER_CACHE_KB, WRITER_CACHE_KB = 8192, 2048
-"""Page cache of a connection; the writer uses few pages again and again, the ends of its indexes."""
+"""Page cache of a connection; the writer mostly uses a few pages, the ends of its indexes."""
 STATEMENTS = load_all("sqlite", "digests", hints=SQLITE_HINTS)
 STEPS_BETWEEN_CHECKS = 50_000
 """Steps of SQLite's virtual machine, a few milliseconds, after which a read checks for cancellation."""
@@ -53,11 +46,11 @@ class Connection(apsw.Connection):
     _skip: Callable[..., bool]
 
     def skip_versions(self, skip: SkipVersion) -> None:
-        """Sets which versions the statements skip that ask for it."""
+        """Sets which versions the function `alcove_skip` skips."""
         self._skip = skip
 
     def skips(self, *seq: apsw.SQLiteValue) -> bool:
-        """Is registered once as an SQL function: registering another makes SQLite plan everything anew."""
+        """Implements `alcove_skip`; registered once, because that makes SQLite prepare all anew."""
         return self._skip(*seq)
 
     def run(self, name: str, params: Parameters = (), **parts: str) -> apsw.Cursor:
@@ -86,16 +79,14 @@ class Connection(apsw.Connection):
     def last_id(self) -> int:
         return self.last_insert_rowid()
 
-    def run_checks(self, file: str) -> CheckResults:
-        for name, count, search in read_checks(file):
-            ((compared,),) = self.execute(count)
-            yield name, compared, [format_finding(row[0]) for row in self.execute(search)]
+    def run_text(self, statement: str) -> apsw.Cursor:
+        return self.execute(statement)
 
 
 class SqliteDatabase(Database):
     """The connections to one file."""
 
-    keeps_digests = True
+    has_quantized_index = True
     filters = SqliteFilterCompiler()
 
     def __init__(self, path: Path, *, busy_timeout: float, on_create: Callable[[], None]) -> None:
@@ -106,7 +97,7 @@ class SqliteDatabase(Database):
         """Idle connections."""
         self._closed = False
         self._is_durable = True
-        """Whether the writer's commits wait for the disk now."""
+        """Whether the writer's commits currently wait for the disk."""
         _create_file(path)
         with translate_errors(self.path):
             self._writer = self._connect(cache_kb=WRITER_CACHE_KB)
@@ -138,7 +129,7 @@ class SqliteDatabase(Database):
 
     def _set_durable(self, *, durable: bool) -> None:
         """FULL syncs the log and everything before it at each commit; NORMAL only at a checkpoint."""
-        self._is_durable = False  # True only once it succeeded
+        self._is_durable = False  # stays False if the next line fails
         self._writer.pragma("synchronous", "FULL" if durable else "NORMAL")
         self._is_durable = durable
 
@@ -212,8 +203,8 @@ class SqliteDatabase(Database):
     def rebuild(self, is_done: Callable[[], bool] = lambda: False) -> bool:
         """Rewrites the whole file, so that no deleted byte is left in it or in its log.
 
-        `secure_delete` is not enough: splitting a page leaves copies of keys in its unused part. It returns
-        False if a reader elsewhere kept the log from being emptied: deleted bytes may be left in it.
+        `secure_delete` is not enough: splitting a page leaves copies of keys in its unused part. False if a
+        reader elsewhere prevented SQLite from emptying the log: it may still contain deleted bytes.
         """
         with self._write_lock, translate_errors(self.path):
             if self._closed:
@@ -236,7 +227,7 @@ class SqliteDatabase(Database):
         return hide_address(Unavailable(f"{self.path} has been closed"), self.path)
 
     def _connect(self, *, cache_kb: int) -> Connection:
-        """Connects to the file if it is a store of ours; otherwise raises and leaves it as it was."""
+        """Connects to the file if it is one of our stores; otherwise raises and does not change it."""
         db = Connection(os.fspath(self.path))
         try:
             self._check_ownership(db)
@@ -253,7 +244,7 @@ class SqliteDatabase(Database):
         return db
 
     def _switch_to_wal(self, db: apsw.Connection) -> None:
-        """SQLite calls no busy handler here, so processes that open a new file together retry."""
+        """SQLite calls no busy handler here, so processes that open a new file at the same time retry."""
         keep_trying = _BusyHandler(self._busy_timeout)
         for tries in itertools.count():
             try:
@@ -263,7 +254,7 @@ class SqliteDatabase(Database):
                 if not keep_trying(tries):
                     raise
         if mode != "wal":
-            raise StoreError(f"{self.path} is on a file system that cannot keep a write-ahead log")
+            raise StoreError(f"{self.path} is on a file system that does not support a write-ahead log")
 
     def _check_ownership(self, db: apsw.Connection) -> None:
         db.set_busy_handler(_BusyHandler(self._busy_timeout))
@@ -290,7 +281,7 @@ class SqliteDatabase(Database):
                 for script in scripts[version:]:
                     db.execute(script)
                 db.execute(f"PRAGMA user_version = {len(scripts)}")
-        check_schema(self.path, len(scripts), sqlite_manifest(), sqlite_lines(self._writer))
+        check_schema(self.path, len(scripts), sqlite_schema(), sqlite_lines(self._writer))
 
 
 @contextmanager
@@ -313,7 +304,7 @@ def check_ownership(path: Path, application_id: int, version: int) -> None:
 def _create_file(path: Path) -> None:
     """Creates an empty file that only its owner can read, if there is none; SQLite's log gets its mode.
 
-    One thread at a time: when a file is closed, this process loses its other locks on it.
+    Only one thread at a time, because closing a file releases all of the process's locks on it.
     """
     with _create_lock, suppress(OSError):  # SQLite reports the reason
         os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -336,7 +327,7 @@ class _BusyHandler:
 def rewrite(db: apsw.Connection) -> None:
     """Rewrites a whole file, without the bytes of deleted rows.
 
-    The statistics of an ANALYZE hold samples of keys, which VACUUM would copy: they are gathered again.
+    The statistics of ANALYZE contain samples of keys, which VACUUM would copy: they are gathered again.
     """
     names = "SELECT name FROM sqlite_schema WHERE name GLOB 'sqlite_stat[1-4]'"
     statistics = [name for (name,) in db.execute(names).fetchall()]
@@ -348,7 +339,7 @@ def rewrite(db: apsw.Connection) -> None:
 
 
 def distrust_schema(db: apsw.Connection) -> None:
-    """Keeps a file that may come from elsewhere from running code of its own when it is read."""
+    """Prevents a file of unknown origin from running its own code when it is read."""
     db.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
     db.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_VIEW, 0)
@@ -361,24 +352,24 @@ def pragma(db: apsw.Connection, name: str) -> int:
 
 
 def _translate(error: apsw.Error, path: Path) -> Exception:
-    if isinstance(error, apsw.InterruptError):
-        return cancellation.Cancelled()
-    return hide_address(_to_error(error, path), path)
-
-
-def _to_error(error: apsw.Error, path: Path) -> AlcoveError:
+    translated: AlcoveError
     match error:
+        case apsw.InterruptError():
+            return cancellation.Cancelled()
         case apsw.BusyError() | apsw.LockedError():
-            return Unavailable(f"{path} is busy: another process held it for too long")
+            translated = Unavailable(f"{path} is busy: another process locked it for too long")
         case apsw.FullError():
-            return Unavailable(f"{path}: the disk is full; nothing of this write was kept")
+            translated = Unavailable(f"{path}: the disk is full; this write was not stored")
         case apsw.ReadOnlyError():
-            return Unavailable(f"{path} is read-only: Alcove needs to write to it")
+            translated = Unavailable(f"{path} is read-only: Alcove needs to write to it")
         case apsw.CantOpenError():
-            return StoreError(f"{path} cannot be opened: is its folder there, and may this user write to it?")
+            translated = StoreError(
+                f"{path} cannot be opened: does its folder exist, and may this user write to it?"
+            )
         case apsw.NotADBError() | apsw.CorruptError():
-            return StoreError(f"{path} is not a database, or it is damaged; restore it from a backup")
+            translated = StoreError(f"{path} is not a database, or it is damaged; restore it from a backup")
         case apsw.IOError():
-            return Unavailable(f"{path}: the disk refused ({error}); nothing of this write was kept")
+            translated = Unavailable(f"{path}: the disk failed ({error}); this write was not stored")
         case _:
-            return AlcoveError(f"{path}: {error}")
+            translated = AlcoveError(f"{path}: {error}")
+    return hide_address(translated, path)

@@ -1,4 +1,4 @@
-"""Filters as SQLite tests them: with `json_each`, which tells the type of each field."""
+"""Filters in SQLite, tested with `json_each`, which tells the type of each field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _JSON_TYPES: Final = {None: "'null'", True: "'true'", False: "'false'"}
 
 
 class SqliteFilterCompiler(FilterCompiler):
-    """Texts and numbers differ by themselves; true, false and null only by their JSON type."""
+    """Compares texts and numbers by value, and true, false and null by their JSON type."""
 
     def fields(self, column: str) -> str:
         return f"json_each(v.{column})"

@@ -30,7 +30,7 @@ class PgVectorSource(IndexedSource):
         def find_by_terms() -> None:
             nonlocal needs_terms
             if needs_terms:
-                needs_terms = not self._terms.find_beside(scope, query, take, now=now)
+                needs_terms = not self._terms.find_in_parallel(scope, query, take, now=now)
 
         if query.vector is not None:
             nearest = self._vectors.nearest(scope, query, now=now, while_waiting=find_by_terms)
