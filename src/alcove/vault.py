@@ -184,20 +184,16 @@ class Vault:
         return DataKey(id, subject, wrapped, self._active.id)
 
     def _unwrap(self, key: DataKey) -> bytes:
-        kek = self._kek(key.wrapped_by)
+        if key.wrapped_by not in self._keks:  # another process may have rotated since
+            self._read_keks()
+        if not (kek := self._keks.get(key.wrapped_by)):
+            missing = f"this store is sealed with the key {key.wrapped_by}"
+            raise KeyUnavailable(f"{missing}, but the only keys are {', '.join(self._keks)}")
         try:
             nonce, wrapped = key.wrapped[:_NONCE_BYTES], key.wrapped[_NONCE_BYTES:]
             return AESGCM(kek.key).decrypt(nonce, wrapped, key.subject.encode())
         except (InvalidTag, ValueError):
             raise KeyUnavailable(f"the data key {key.id} was altered: it does not open") from None
-
-    def _kek(self, id: str) -> Kek:
-        if id not in self._keks:  # another process may have rotated since
-            self._read_keks()
-        if id not in self._keks:
-            available = ", ".join(self._keks)
-            raise KeyUnavailable(f"this store is sealed with the key {id}, but the only keys are {available}")
-        return self._keks[id]
 
     def _read_keks(self) -> None:
         self._keks = {kek.id: kek for kek in self._provider.load()}

@@ -30,12 +30,14 @@ class AlcoveError(Exception):
     """Base of all errors; `code` is stable and meant for programs, the message for people."""
 
     code = "internal_error"
+    default_public_message: str | None = None
+    """Replaces the message for remote callers."""
 
     def __init__(self, message: str, *, details: dict[str, object] | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.details: dict[str, object] = details or {}
-        self.public_message = message
+        self.public_message = self.default_public_message or message
         """The message for remote callers: without the store's address and the database's own text."""
 
     @property
@@ -112,17 +114,13 @@ class UpstreamTimeout(UpstreamFailed):
 class StoreError(AlcoveError):
     """The store cannot be opened, such as another program's file or a newer schema."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.public_message = "the store cannot be opened"
+    default_public_message = "the store cannot be opened"
 
 
 class KeyUnavailable(AlcoveError):
     """The key that sealed the data is missing or wrong; nothing was changed."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.public_message = "the key that opens this store is not available"
+    default_public_message = "the key that opens this store is not available"
 
 
 class Unreadable(AlcoveError):

@@ -130,9 +130,8 @@ def copy_tables(source: Connection, target: Database) -> Generator[int, None, Co
     checksums, row_count, replaced = dict[str, Checksum](), 0, False
     for table in TABLES:
         last_number = _last_number(source, table)
-        hasher, after = _TableHasher(), None
-        while True:
-            page, last = _page(source, table, after)
+        hasher = _TableHasher()
+        for after, page, last in _pages(source, table):
             hasher.add(page)
             with target.write(durable=False) as db:
                 existing = _rows(db, table, after, last, len(page) + 1)
@@ -142,9 +141,6 @@ def copy_tables(source: Connection, target: Database) -> Generator[int, None, Co
                     db.insert_rows(table.name, table.fields, page)
                     replaced = replaced or bool(existing)
             yield (row_count := row_count + len(page))
-            if last is None:
-                break
-            after = last
         if table.is_numbered:
             with target.write() as db:
                 db.run("set_table_counter", (last_number,), table=table.name, key=table.key)
@@ -181,13 +177,10 @@ def compute_checksums(db: Connection) -> Generator[int, None, dict[str, Checksum
     """Reads every table from its beginning to its end; yields how many rows it has read."""
     checksums, row_count = dict[str, Checksum](), 0
     for table in TABLES:
-        hasher, after = _TableHasher(), None
-        while True:
-            page, after = _page(db, table, after)
+        hasher = _TableHasher()
+        for _, page, _ in _pages(db, table):
             hasher.add(page)
             yield (row_count := row_count + len(page))
-            if after is None:
-                break
         checksums[table.name] = hasher.checksum(_last_number(db, table))
     return checksums
 
@@ -216,10 +209,16 @@ class _TableHasher:
         return Checksum(self._rows, self._hash.hexdigest(), last_number)
 
 
-def _page(db: Connection, table: Table, after: Key | None) -> tuple[Rows, Key | None]:
-    """Returns the next rows, and the key of the last one; None for it at the end of the table."""
-    page = _rows(db, table, after, None, PAGE if table.key else MAX_INT64)
-    return page, table.key_of(page[-1]) if table.key and len(page) == PAGE else None
+def _pages(db: Connection, table: Table) -> Iterator[tuple[Key | None, Rows, Key | None]]:
+    """Yields pages of rows: the key before a page, the page, and its last key; None at both ends."""
+    after = None
+    while True:
+        page = _rows(db, table, after, None, PAGE if table.key else MAX_INT64)
+        last = table.key_of(page[-1]) if table.key and len(page) == PAGE else None
+        yield after, page, last
+        if last is None:
+            return
+        after = last
 
 
 def _rows(db: Connection, table: Table, after: Key | None, last: Key | None, limit: int) -> Rows:

@@ -176,8 +176,7 @@ class Transaction:
 
     def _put(self, put: PutRow) -> Row:
         state = self._key_state(put.ns, put.key, put.data_key)
-        if put.expected is not None:
-            _check_revision(put, put.expected, state.live.revision if state.live else 0)
+        _check_revision(put, state.live)
         if not state.data_key_exists:
             raise DataKeyGone
         revision = self.end(state.lapsed, "expired").revision if state.lapsed else state.revision
@@ -190,8 +189,7 @@ class Transaction:
 
     def _delete(self, delete: DeleteRow) -> Row | None:
         state = self._key_state(delete.ns, delete.key)
-        if delete.expected is not None:
-            _check_revision(delete, delete.expected, state.live.revision if state.live else 0)
+        _check_revision(delete, state.live)
         if state.lapsed:
             self.end(state.lapsed, "expired")
         return self.end(state.live, "delete", delete.writer) if state.live else None
@@ -265,13 +263,7 @@ def commit_puts(db: Database, clock: Clock, batch: Sequence[Submission]) -> list
          put.ns, put.key, put.owner, *put.writer, put.data_key, put.sealed, put.attributes, put.index_text)
         for put, each in zip(puts, batch, strict=True)
     ]  # fmt: skip
-    outcomes = list[Outcome | Exception]()
-    for put, answer in zip(puts, db.put_many(params), strict=True):
-        try:
-            outcomes.append([_read_put_answer(put, answer)])
-        except (AlcoveError, DataKeyGone, StaleDecision) as refusal:
-            outcomes.append(refusal)
-    return outcomes
+    return [_read_put_answer(put, answer) for put, answer in zip(puts, db.put_many(params), strict=True)]
 
 
 def commit_batch(db: Database, clock: Clock, batch: Sequence[Submission]) -> list[Outcome | Exception]:
@@ -288,18 +280,17 @@ def commit_batch(db: Database, clock: Clock, batch: Sequence[Submission]) -> lis
     return outcomes
 
 
-def _read_put_answer(put: PutRow, answer: list[int]) -> Row:
-    """Returns the version that the statement `put` made, or raises the error with which it was refused."""
+def _read_put_answer(put: PutRow, answer: Sequence[int]) -> Outcome | Exception:
+    """Returns the version that the statement `put` made, or why it was refused."""
     match answer:
         case [-1]:
-            raise StaleDecision
+            return StaleDecision()
         case [-2]:
-            raise DataKeyGone
+            return DataKeyGone()
         case [-3, actual]:
-            assert put.expected is not None
-            _check_revision(put, put.expected, actual)
+            return _conflict(put, actual)
     seq, revision, moment, added_at = answer
-    return Row(seq, *_version(put, revision, moment, added_at))
+    return [Row(seq, *_version(put, revision, moment, added_at))]
 
 
 def _version(put: PutRow, revision: int, moment: int, live_since: int | None) -> tuple[Any, ...]:
@@ -322,15 +313,19 @@ def _if_past(timestamp: int | None, now: int) -> int | None:
     return timestamp if timestamp is not None and timestamp < now else None
 
 
-def _check_revision(write: PutRow | DeleteRow, expected: int, actual: int) -> None:
+def _check_revision(write: PutRow | DeleteRow, live: Live | None) -> None:
     """Raises unless the live revision is the expected one; 0 stands for none."""
-    if expected == actual:
-        return
-    expectation = f"at revision {expected}" if expected else "absent"
+    revision = live.revision if live else 0
+    if write.expected not in (None, revision):
+        raise _conflict(write, revision)
+
+
+def _conflict(write: PutRow | DeleteRow, actual: int) -> Conflict:
+    expectation = f"at revision {write.expected}" if write.expected else "absent"
     state = f"at revision {actual}" if actual else "absent"
-    raise Conflict(
+    return Conflict(
         f"{_describe_key(write.ns, write.key)}: expected it {expectation}, but it is {state}",
-        details={"operation": 0, "expected_revision": expected, "revision": actual},
+        details={"operation": 0, "expected_revision": write.expected, "revision": actual},
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -54,16 +54,6 @@ STATISTICS = Residue(
 """Only the owner of the database, or a superuser, can rewrite these."""
 
 
-def foreign_tables(names: Sequence[str]) -> Residue:
-    """Tables that only their owner can rewrite, or a role that may maintain them."""
-    return Residue(
-        where=f"deleted rows in tables that this role may not rewrite: {', '.join(names)}",
-        until="their owner rewrites them, or grants this role MAINTAIN on them (PostgreSQL 17)",
-        command=f"VACUUM (FULL, FREEZE, ANALYZE) {', '.join(names)}",
-        in_data_files=True,
-    )
-
-
 def table_names() -> list[str]:
     """Returns the tables of a store, from the files that create them, so that none can be forgotten."""
     return [*created("TABLE"), *_OTHER_TABLES]
@@ -97,8 +87,17 @@ class Scrub:
     def residues(self) -> list[Residue]:
         """Returns what this role cannot rewrite."""
         foreign = [each.name for each in self._tables() if not self._db.run("may_rewrite", (each.oid,)).get]
-        residues = [foreign_tables(foreign)] if foreign else []
-        return residues if self._may_rewrite_statistics() else [*residues, STATISTICS]
+        residues = [] if self._may_rewrite_statistics() else [STATISTICS]
+        if foreign:
+            tables = ", ".join(foreign)
+            owned_by_others = Residue(
+                where=f"deleted rows in tables that this role may not rewrite: {tables}",
+                until="their owner rewrites them, or grants this role MAINTAIN on them (PostgreSQL 17)",
+                command=f"VACUUM (FULL, FREEZE, ANALYZE) {tables}",
+                in_data_files=True,
+            )
+            residues.insert(0, owned_by_others)
+        return residues
 
     def _tables(self) -> list[_Table]:
         tables = [*map(_Table._make, self._db.run("store_tables", (json.dumps(table_names()),)).fetchall())]
@@ -134,15 +133,12 @@ class Scrub:
         if not self._may_rewrite_statistics():
             return True
         erased_by = self._db.run("next_transaction").get
-        return all(self._rewrite_statistics(each, erased_by) for each in _STATISTICS)
 
-    def _rewrite_statistics(self, table: str, erased_by: str) -> bool:
-        return self._retry(
-            lambda: (
-                self._when_unlocked(lambda: self._db.run("rewrite", table=table))
-                and self._is_rewritten(table, erased_by)
-            )
-        )
+        def rewrite(table: str) -> bool:
+            is_rewritten = self._when_unlocked(lambda: self._db.run("rewrite", table=table))
+            return is_rewritten and self._is_rewritten(table, erased_by)
+
+        return all(self._retry(partial(rewrite, table)) for table in _STATISTICS)
 
     def _renew(self, table: _Table) -> None:
         """Samples the table again; the rewrite has done that, unless the table is partitioned."""
