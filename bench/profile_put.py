@@ -33,10 +33,10 @@ from alcove.vault import SubjectKey, Vault
 
 REST = "everything else"
 STAGES: dict[str, list[tuple[object, str]]] = {
-    "checks": [(validation, "location"), (validation, "value")],
+    "checks": [(validation, "parse_location"), (validation, "encode_value")],
     "policy: authz": [(Policy, "authorise_write")],
     "policy: attributes": [(Policy, "attributes")],
-    "sealing": [(Vault, "known"), (SubjectKey, "seal")],
+    "sealing": [(Vault, "find_key"), (SubjectKey, "seal")],
     "answer": [(Writer, "_result")],
 }
 STATEMENTS = {

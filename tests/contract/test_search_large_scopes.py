@@ -369,7 +369,7 @@ def test_the_index_by_meaning_is_made_with_what_the_server_gives_if_that_is_more
     store = place.open()
     with Connection.to(place.address) as db:
         for room, given in (("1MB", "64MB"), ("300MB", "300MB")):
-            db.run("make_room", (room,))
+            db.run("raise_setting", (room,))
             assert db.run("setting", ("maintenance_work_mem",)).get == given
     store.close()
 
@@ -383,7 +383,7 @@ def test_what_is_found_is_read_as_it_is_found_and_not_asked_for_again(
     asked = noted_statements(monkeypatch)
     for mode, found in expected.items():
         assert keys(store, "number17 tea", mode=mode) == found
-    assert {"nearest", "holding"} <= {*asked}
+    assert {"nearest", "texts_with_terms"} <= {*asked}
     assert "texts_of" not in asked
 
 

@@ -53,7 +53,7 @@ class CandidateIndex(ABC):
             if page:
                 entries = {seq: make_entry(text, body) for _, seq, text, body in page}
                 dimensions = self.add(db, progress, entries)
-                db.run("reach_searchable", (progress.embedder, dimensions, page[-1][0]))
+                db.run("set_index_progress", (progress.embedder, dimensions, page[-1][0]))
         return len(page)
 
     def check(self) -> CheckResults:
@@ -64,13 +64,13 @@ class CandidateIndex(ABC):
 
     def count(self, scope: Scope, limit: int) -> int:
         """Counts the indexed texts of a scope, up to a limit."""
-        ((count,),) = self._db.fetch("searchable_up_to", scope.low, scope.high, limit)
+        ((count,),) = self._db.fetch("indexed_count", scope.low, scope.high, limit)
         return int(count)
 
     def neighbours(self, seqs: Sequence[int], distance: int) -> dict[int, list[int]]:
         """For each text, those written up to this many texts before and after it in its namespace."""
         near: dict[int, list[int]] = {}
-        for seq, neighbour in self._db.fetch("around", json.dumps([*seqs]), distance):
+        for seq, neighbour in self._db.fetch("neighbours", json.dumps([*seqs]), distance):
             near.setdefault(seq, []).append(neighbour)
         return near
 
@@ -79,17 +79,19 @@ class CandidateIndex(ABC):
 
         None if more than `MAX_MISSING` texts have vectors, which makes the index useless.
         """
-        if not self._db.fetch("lagging", embedder)[0][0]:
+        if not self._db.fetch("has_unindexed_texts", embedder)[0][0]:
             return []
         with self._db.snapshot() as db:
             progress = IndexProgress.read(db)
             last = progress.last_vector if progress.embedder == embedder else 0
             place = (scope.low, scope.high)
             params = (*place, last, embedder)
-            unindexed = self._db.run_scoped(db, "unsearchable", scope, params, [MAX_MISSING + 1]).fetchall()
+            unindexed = self._db.run_scoped(
+                db, "unindexed_texts", scope, params, [MAX_MISSING + 1]
+            ).fetchall()
             if len(unindexed) > MAX_MISSING:
                 return None
-            queued = self._db.run_scoped(db, "queued", scope, place, [MAX_MISSING]).fetchall()
+            queued = self._db.run_scoped(db, "queued_texts", scope, place, [MAX_MISSING]).fetchall()
             return [seq for (seq,) in chain(queued, unindexed)]
 
     def texts(self, scope: Scope, embedder: str, seqs: Sequence[int], *, now: int) -> list[Text]:
@@ -104,4 +106,4 @@ def _next_page(db: Connection, limit: int) -> tuple[IndexProgress, list[tuple[in
     serving, progress = db.run("serving").get, IndexProgress.read(db)
     if progress.embedder != serving:
         progress = IndexProgress(serving, 0, 0)  # the index was built for another embedder
-    return progress, db.run("next_searchable", (progress.last_vector, serving or "", limit)).fetchall()
+    return progress, db.run("next_vectors_to_index", (progress.last_vector, serving or "", limit)).fetchall()

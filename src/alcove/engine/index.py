@@ -74,8 +74,8 @@ class SearchIndex:
         At most `limit`, with at most `size` bytes in total unless the first one is larger.
         """
         with self._db.write(durable=False, exclusive=False) as db:
-            db.run("reach")
-            texts = _texts(db.run("next_in_line", (now, limit, size)).get)
+            db.run("advance_queue")
+            texts = _texts(db.run("next_in_queue", (now, limit, size)).get)
             db.run("claim", (until, json.dumps([text.seq for text in texts])))
             return texts
 
@@ -105,9 +105,9 @@ class SearchIndex:
                 return False
             complete = {text.seq: (text, body) for text, body, _, next_place in pieces if next_place is None}
             places = [(seq, text.field, text.window) for seq, (text, _) in complete.items()]
-            queued = db.run("still_waiting", (json.dumps(places),)).get
+            queued = db.run("still_queued", (json.dumps(places),)).get
             _add_vectors(db, embedder, [(seq, complete[seq][1]) for seq in json.loads(queued)])
-            db.run("leave_queue", (queued,))
+            db.run("remove_from_queue", (queued,))
             for (seq, _, _, *place), body, size, next_place in pieces:
                 # No row changes if another process was faster, or if the text is gone.
                 if next_place is not None and db.update("next_piece", size, *next_place, seq, *place):
@@ -132,12 +132,12 @@ class SearchIndex:
 
     def pending_status(self, seq: int) -> tuple[bool, str | None]:
         """Whether a version is waiting for its vectors, and the last error."""
-        rows = self._db.fetch("waits", seq)
+        rows = self._db.fetch("queue_entry", seq)
         return bool(rows), rows[0][0] if rows else None
 
     def count_pending(self, seqs: Sequence[int]) -> tuple[int, int]:
         """Counts the versions that are waiting for their vectors, and those that are parked."""
-        ((pending, parked),) = self._db.fetch("behind", json.dumps(seqs))
+        ((pending, parked),) = self._db.fetch("pending_counts", json.dumps(seqs))
         return pending, parked
 
     def namespaces_of(self, seqs: Sequence[int]) -> list[Namespace]:
@@ -165,7 +165,10 @@ class SearchIndex:
 
     def texts_without_vectors(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]:
         """Live texts without vectors of an embedder, in order; fewer than the limit if they are large."""
-        return [TextToIndex(*row) for row in self._db.fetch("unembedded", embedder, after, limit, PAGE_BYTES)]
+        return [
+            TextToIndex(*row)
+            for row in self._db.fetch("texts_without_vectors", embedder, after, limit, PAGE_BYTES)
+        ]
 
     def switch(self, embedder: str, parked: Mapping[int, str]) -> bool:
         """Makes an embedder the serving one and drops other vectors, unless any of its vectors are missing.
@@ -173,11 +176,11 @@ class SearchIndex:
         Texts that could not be embedded are parked with their errors.
         """
         with self._db.write() as db:
-            rows = db.run("unembedded", (embedder, 0, len(parked) + 1, MAX_INT64))
+            rows = db.run("texts_without_vectors", (embedder, 0, len(parked) + 1, MAX_INT64))
             missing: list[int] = [seq for seq, _ in rows]
             if not parked.keys() >= {*missing}:
                 return False
-            db.run("serve", (embedder,))
+            db.run("set_serving", (embedder,))
             db.run("drop_other_vectors", (embedder,))
             db.run("empty_queue")
             db.run_many("park", [(seq, parked[seq]) for seq in missing])
@@ -185,7 +188,7 @@ class SearchIndex:
 
     def newest_vectors(self, embedder: str) -> bytes | None:
         """Returns the newest vectors of an embedder, which tell its dimensions."""
-        rows = self._db.fetch("some_vectors", embedder)
+        rows = self._db.fetch("newest_vectors", embedder)
         return rows[0][0] if rows else None
 
     def drop(self, embedder: str) -> None:
@@ -255,7 +258,9 @@ class SearchIndex:
             along_texts, along_vectors = self._along(writes, "live"), self._along(vectors, "vectors_of")
             added = chain(
                 self._added_texts(db, scope, embedder, since.seq, along_texts),
-                self._added_texts(db, scope, embedder, since.vectors, along_vectors, "embedded"),
+                self._added_texts(
+                    db, scope, embedder, since.vectors, along_vectors, "texts_with_new_vectors"
+                ),
             )
             latest = {text.seq: text for text in added}
             if state.erased != since.erased:
@@ -265,18 +270,18 @@ class SearchIndex:
 
     def matching_versions(self, scope: Scope, after: int) -> list[int]:
         """Returns the texts after a position that match a scope's filter, as far as SQL can tell."""
-        return [seq for (seq,) in self._db.select("fitting", scope, (scope.low, scope.high, after))]
+        return [seq for (seq,) in self._db.select("matching_texts", scope, (scope.low, scope.high, after))]
 
     def rows_without_text(self, scope: Scope, *, texts: int, max_rows: int, now: int) -> Iterator[Row]:
         """Yields what a scope shows without a text, among the first `max_rows` of its subtree.
 
         `texts`: how many of the subtree's versions are known to have one; it reads nothing if all have.
         """
-        ((live,),) = self._db.fetch("live_up_to", scope.low, scope.high, texts + 1)
+        ((live,),) = self._db.fetch("live_count", scope.low, scope.high, texts + 1)
         if live <= texts:
             return iter(())
         params = (scope.low, scope.high, max_rows, now)
-        return map(Row._make, self._db.select("without_text", scope, params))
+        return map(Row._make, self._db.select("rows_without_text", scope, params))
 
     def load_rows(
         self, scope: Scope, seqs: Sequence[int], *, now: int, moment: int | None = None
@@ -286,16 +291,22 @@ class SearchIndex:
         params: Params = [str([*seqs]), scope.low, scope.high, *until]
         condition = self._db.predicate(scope, params)
         if len(seqs) > FEW or scope.filter.conditions:
-            return map(Row._make, self._db.stream("found", params, condition=condition))
+            return map(Row._make, self._db.stream("visible_rows", params, condition=condition))
         with self._db.read() as db:
-            return map(Row._make, db.run_prepared("found", params, condition=condition).fetchall())
+            return map(Row._make, db.run_prepared("visible_rows", params, condition=condition).fetchall())
 
     def _along(self, distance: int, index: str) -> str:
         """The hint for reading the rows after a position; no index is used near the end of the log."""
         return self._db.index_hint(None if distance < NEAR else index)
 
     def _added_texts(
-        self, db: Connection, scope: Scope, embedder: str, after: int, along: str, statement: str = "came"
+        self,
+        db: Connection,
+        scope: Scope,
+        embedder: str,
+        after: int,
+        along: str,
+        statement: str = "added_texts",
     ) -> Iterator[Text]:
         unfiltered, params = replace(scope, filter=Filter()), (scope.low, scope.high, after, embedder)
         return map(Text._make, self._db.run_scoped(db, statement, unfiltered, params, along=along))

@@ -33,13 +33,13 @@ class QuantizedIndex(CandidateIndex):
     def add(self, db: Connection, before: IndexProgress, entries: Mapping[int, IndexEntry]) -> int:
         dimensions = before.dimensions
         if not before.last_vector:
-            db.run("forget_digests")  # they belong to another embedder
+            db.run("delete_quantized")  # they belong to another embedder
             dimensions = max((len(each) for _, vectors in entries.values() for each in vectors), default=0)
         rows = []
         for seq, (terms, vectors) in entries.items():
             numbers = struct.pack(f"<{len(terms)}I", *(term & TERM_BITS for term in terms))
             rows.append((seq, numbers, b"".join(quantize(v) for v in vectors if len(v) == dimensions)))
-        db.run_many("add_digest", rows)
+        db.run_many("add_quantized", rows)
         return dimensions
 
     def entries(self, scope: Scope, after: int) -> tuple[IndexProgress, list[QuantizedEntry]]:
@@ -48,13 +48,16 @@ class QuantizedIndex(CandidateIndex):
             progress = IndexProgress.read(db)
             if progress.last_vector <= after:
                 return progress, []
-            statement, params = "digests_after" if after else "digests", (scope.low, scope.high, after)
+            statement, params = (
+                "quantized_entries_after" if after else "quantized_entries",
+                (scope.low, scope.high, after),
+            )
             return progress, self._db.run_scoped(db, statement, scope, params).fetchall()
 
     def visible(self, scope: Scope, seqs: Collection[int], *, now: int) -> set[int]:
         """Returns those of some texts that are visible in a scope now."""
         params = (str([*seqs]), scope.low, scope.high, now)
-        return {seq for (seq,) in self._db.select("shown", scope, params)}
+        return {seq for (seq,) in self._db.select("visible_texts", scope, params)}
 
 
 def quantize(vector: Vector) -> bytes:

@@ -50,7 +50,7 @@ class IndexProgress(NamedTuple):
 
     @classmethod
     def read(cls, db: Connection) -> IndexProgress:
-        return cls._make(db.run("searchable").get or (None, 0, 0))
+        return cls._make(db.run("index_progress").get or (None, 0, 0))
 
 
 class VectorIndex(ABC):

@@ -201,7 +201,7 @@ def test_a_rewrite_that_kept_a_row_for_a_reader_is_not_taken_for_a_scrub(
     place: Place, al: Markers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader whom this role may not see in the list of sessions is noticed by what the rewrite kept."""
-    monkeypatch.setitem(STATEMENTS, "nobody_looks_back", "SELECT CAST(? AS TEXT) IS NOT NULL")
+    monkeypatch.setitem(STATEMENTS, "no_old_snapshots", "SELECT CAST(? AS TEXT) IS NOT NULL")
     with place.open() as memory, psycopg.connect(place.address) as reader:
         fill(memory, al, rows=100)
         reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")

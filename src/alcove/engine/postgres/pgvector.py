@@ -44,7 +44,7 @@ class PgVectorIndex(VectorIndex):
         self._db = db
         if replaces_qdrant and (collections := self._qdrant_collections()):
             with db.write() as writer:
-                for statement in ("leave_vector_store", "nothing_to_remove", "start_over"):
+                for statement in ("delete_vector_store", "clear_to_remove", "reset_index"):
                     writer.run(statement)
             log.warning(
                 "vectors: Qdrant's collections %s_… are no longer used; delete them in Qdrant", collections
@@ -85,7 +85,7 @@ class PgVectorIndex(VectorIndex):
             for name, sorting in (("nearest", "off"), ("nearest_of_few", "on"))[is_small:]:
                 is_prepared = name == "nearest" and not scope.filter.conditions  # one plan for every vector
                 plan = "force_generic_plan" if is_prepared else "auto"
-                db.run("look_far", (min(query.limit, MAX_EF_SEARCH), sorting, plan))
+                db.run("set_scan_options", (min(query.limit, MAX_EF_SEARCH), sorting, plan))
                 params: Params = [scope.low, scope.high, now, _literal(query.vector)]
                 predicate = self._db.predicate(scope, params)
                 params += [query.limit, query.embedder]
@@ -101,19 +101,19 @@ class PgVectorIndex(VectorIndex):
     def optimize(self) -> None:
         """Builds the HNSW index once it pays; writes continue while it is built."""
         with self._db.read() as db:
-            if IndexProgress.read(db).dimensions <= 0 or not db.run("windows_to_order", (MIN_INDEXED,)).get:
+            if IndexProgress.read(db).dimensions <= 0 or not db.run("needs_hnsw_index", (MIN_INDEXED,)).get:
                 return
-            if not db.run("begin_to_order", (BUILD_LOCK,)).get:
+            if not db.run("try_lock_build", (BUILD_LOCK,)).get:
                 return  # another node builds it
             memory = db.run("setting", ("maintenance_work_mem",)).get
             try:
-                db.run("make_room", (BUILD_MEMORY,))
-                if db.run("windows_to_order", (MIN_INDEXED,)).get:
-                    db.run("forget_order", schema=db.run("own_schema").get)
-                    db.run("order_windows")
+                db.run("raise_setting", (BUILD_MEMORY,))
+                if db.run("needs_hnsw_index", (MIN_INDEXED,)).get:
+                    db.run("drop_hnsw_index", schema=db.run("own_schema").get)
+                    db.run("create_hnsw_index")
             finally:
-                db.run("set", ("maintenance_work_mem", memory))
-                db.run("end_to_order", (BUILD_LOCK,))
+                db.run("set_config", ("maintenance_work_mem", memory))
+                db.run("unlock_build", (BUILD_LOCK,))
 
     def remove_ended(self) -> bool:
         return not self._db.fetch("to_remove", 1)

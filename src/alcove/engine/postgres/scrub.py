@@ -114,7 +114,7 @@ class Scrub:
         if table.name == "windows":
             # Building the vector index takes minutes, during which a rewrite would lock the table. The
             # indexer builds it again without a lock, as for a new table (`PgVectorIndex.optimize`).
-            self._db.run("forget_order", schema=self._db.run("own_schema").get)
+            self._db.run("drop_hnsw_index", schema=self._db.run("own_schema").get)
         statement = "rewrite_and_analyze" if table.has_statistics else "rewrite"
         return self._when_unlocked(lambda: self._db.run(statement, table=table.name)) and self._is_rewritten(
             table.name, erased_by
@@ -156,7 +156,7 @@ class Scrub:
             self._db.run("lock_writers")
             if self._is_empty(table):
                 drop_windows(self._db)
-                self._db.run("start_over")
+                self._db.run("reset_index")
 
     def _forget_samples(self, table: _Table) -> None:
         """Samples one blank row, because ANALYZE of an empty table does not replace its old samples.

@@ -30,7 +30,7 @@ class TermIndex(CandidateIndex):
         self._vector_index = vector_index
 
     def add(self, db: Connection, before: IndexProgress, entries: Mapping[int, IndexEntry]) -> int:
-        db.run("forget_terms", (json.dumps([*entries]),))
+        db.run("delete_terms", (json.dumps([*entries]),))
         db.run_many("add_terms", [(seq, json.dumps(terms)) for seq, (terms, _) in entries.items()])
         vectors = {seq: windows for seq, (_, windows) in entries.items()}
         return self._vector_index.add(db, before.dimensions, vectors)
@@ -40,7 +40,7 @@ class TermIndex(CandidateIndex):
 
     def sample(self, scope: Scope, size: int) -> tuple[dict[int, int], int]:
         """Samples a scope's texts in evenly spread runs; returns each one's run, and the count of all."""
-        rows = self._db.fetch("sampled", scope.low, scope.high, size)
+        rows = self._db.fetch("sample", scope.low, scope.high, size)
         return {seq: run for seq, run, _ in rows}, rows[0][2] if rows else 0
 
     def find(self, scope: Scope, query: CandidateQuery, take: TakeTexts, *, now: int) -> None:
@@ -56,7 +56,7 @@ class TermIndex(CandidateIndex):
             return db is not None
 
     def _rows_with_terms(self, db: Connection, scope: Scope, query: CandidateQuery, *, now: int) -> Result:
-        db.run("look_far", (MAX_EF_SEARCH, "on", "auto"))
+        db.run("set_scan_options", (MAX_EF_SEARCH, "on", "auto"))
         params: Params = [scope.low, scope.high, now, json.dumps([*query.terms]), OVERSAMPLING * query.limit]
         weights = []
         for term, weight in nlargest(MAX_WEIGHTED_TERMS, query.weights.items(), key=itemgetter(1)):
@@ -64,4 +64,4 @@ class TermIndex(CandidateIndex):
             weights.append(f"CASE WHEN ?{len(params) - 1} = ANY (terms) THEN ?{len(params)} ELSE 0 END")
         predicate = self._db.predicate(scope, params)
         params += [query.limit, query.embedder]
-        return db.run("holding", params, weight=" + ".join(weights), condition=predicate)
+        return db.run("texts_with_terms", params, weight=" + ".join(weights), condition=predicate)

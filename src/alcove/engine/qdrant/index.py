@@ -131,7 +131,7 @@ class QdrantIndex(VectorIndex):
             state = SyncState.read(db)
             is_ready = state.collection == state.collection_for(len(query.vector))
             params = (scope.low, scope.high, state.last_vector if is_ready else 0, state.serving)
-            rows = self._db.run_scoped(db, "unsearchable", scope, params, [MAX_MISSING + 1])
+            rows = self._db.run_scoped(db, "unindexed_texts", scope, params, [MAX_MISSING + 1])
             unsent = {seq for (seq,) in rows}
         lag = LAGGING if len(unsent) > MAX_MISSING else None
         if not is_ready:
@@ -153,11 +153,11 @@ class QdrantIndex(VectorIndex):
         while True:
             seqs = self._points.nearest(collection, query.vector, prefix, limit, unowned=scope.unowned)
             place = (scope.low, scope.high, now)
-            visible = self._select("shown_of", scope, (*place, json.dumps([*{*seqs}])))
+            visible = self._select("visible_of", scope, (*place, json.dumps([*{*seqs}])))
             if len(seqs) < limit or sum(seq in visible for seq in seqs) >= query.limit:
                 return visible
             if limit >= MAX_POINTS:
-                every = self._select("shown", scope, place, MAX_MISSING + 1)
+                every = self._select("visible_texts", scope, place, MAX_MISSING + 1)
                 return visible | every if len(every) <= MAX_MISSING else visible
             limit = min(8 * limit, MAX_POINTS)
 
@@ -235,7 +235,7 @@ class QdrantIndex(VectorIndex):
         """The state, with an empty collection where the vectors have other dimensions or another embedder."""
         with self._db.read() as db:
             state = SyncState.read(db)
-            newest = db.run("some_vectors", (state.serving or "",)).get
+            newest = db.run("newest_vectors", (state.serving or "",)).get
         vectors = self._window_vectors(newest) if newest and state.store else ()
         collection = state.collection_for(len(vectors[0]) // 4) if vectors else state.collection
         if collection and collection != self._prepared:
@@ -248,7 +248,7 @@ class QdrantIndex(VectorIndex):
 
     def _advance(self, state: SyncState, collection: str, last_vector: int) -> SyncState:
         with self._db.write(durable=False) as db:
-            db.run("reach_vector_store", (collection, last_vector))
+            db.run("set_vector_store_progress", (collection, last_vector))
         return state._replace(collection=collection, last_vector=last_vector)
 
     def _to_remove(self, limit: int) -> set[int]:
@@ -259,7 +259,7 @@ class QdrantIndex(VectorIndex):
             if state.collection:
                 self._points.remove(state.collection, seqs)
             with self._db.write(durable=False) as db:
-                db.run("removed", (json.dumps(seqs),))
+                db.run("delete_removed", (json.dumps(seqs),))
         return len(seqs)
 
     # Comparing
@@ -303,7 +303,7 @@ class QdrantIndex(VectorIndex):
         """
         stored, next_start = self._points.versions(state.collection, start, COMPARED_POINTS)
         end = MAX_INT64 if next_start is None else next_start
-        live = dict(self._db.fetch("embedded_from", start, end, state.serving, COMPARED_POINTS))
+        live = dict(self._db.fetch("versions_with_vectors", start, end, state.serving, COMPARED_POINTS))
         if len(live) == COMPARED_POINTS:
             next_start = max(live) + 1
             stored = {seq for seq in stored if seq < next_start}
@@ -316,7 +316,7 @@ class QdrantIndex(VectorIndex):
         """Versions with their vectors, read page by page."""
         for start in range(0, len(seqs), PAGE):
             page = json.dumps(seqs[start : start + PAGE])
-            yield from self._versions(state, self._db.fetch("vectors_of_some", page, state.serving))
+            yield from self._versions(state, self._db.fetch("vectors_of_versions", page, state.serving))
 
     def _versions(
         self, state: SyncState, rows: Iterable[tuple[int, int, bytes, bytes]]

@@ -17,38 +17,38 @@ CREATE TABLE windows (
 -- name: windows_by_text
 CREATE INDEX windows_of ON windows (ns, seq)
 
--- name: windows_to_order
+-- name: needs_hnsw_index
 -- Whether there are enough windows for an HNSW index, and no complete one exists.
 SELECT count(*) > ?1 AND NOT EXISTS (
     SELECT 1 FROM pg_index WHERE indexrelid = to_regclass(quote_ident(current_schema()) || '.windows_by_meaning') AND indisvalid)
 FROM (SELECT 1 FROM windows LIMIT ?1 + 1) few
 
--- name: begin_to_order
+-- name: try_lock_build
 -- One node at a time; the lock is released when its connection ends.
 SELECT pg_try_advisory_lock(? + hashtext(current_schema()))
 
--- name: end_to_order
+-- name: unlock_build
 SELECT pg_advisory_unlock(? + hashtext(current_schema()))
 
--- name: forget_order
+-- name: drop_hnsw_index
 -- Drops an index that an interrupted build left behind.
 DROP INDEX CONCURRENTLY IF EXISTS {schema}.windows_by_meaning
 
--- name: order_windows
+-- name: create_hnsw_index
 CREATE INDEX CONCURRENTLY windows_by_meaning ON windows USING hnsw (embedding halfvec_cosine_ops)
 
 -- name: setting
 SELECT current_setting(?)
 
--- name: make_room
+-- name: raise_setting
 -- Raises the memory for building an index to at least this much.
 SELECT set_config('maintenance_work_mem', CAST(?1 AS TEXT), FALSE)
 WHERE pg_size_bytes(current_setting('maintenance_work_mem')) < pg_size_bytes(CAST(?1 AS TEXT))
 
--- name: set
+-- name: set_config
 SELECT set_config(?, ?, FALSE)
 
--- name: forget_terms
+-- name: delete_terms
 DELETE FROM terms WHERE seq IN ({numbers})
 
 -- name: add_terms
@@ -60,21 +60,21 @@ FROM versions WHERE seq = ?1 AND ended_at IS NULL
 INSERT INTO windows (seq, ns, embedding)
 SELECT seq, ns, CAST(CAST(?2 AS TEXT) AS HALFVEC) FROM terms WHERE seq = ?1
 
--- name: sampled
+-- name: sample
 -- About ?3 texts of a subtree in evenly spread runs of eight, each with its run, and the count of all texts.
 SELECT seq, place / 8, every FROM (
     SELECT seq, row_number() OVER (ORDER BY ns, seq) AS place, count(*) OVER () AS every
     FROM terms WHERE ns >= ?1 AND ns < ?2) inside
 WHERE place / 8 % greatest(every / CAST(?3 AS BIGINT), 1) = 0
 
--- name: around
+-- name: neighbours
 -- For each of some texts, up to ?2 texts that were written before and after it in its namespace.
 SELECT t.seq, n.seq FROM terms t CROSS JOIN LATERAL (
     (SELECT b.seq FROM terms b WHERE b.ns = t.ns AND b.seq < t.seq ORDER BY b.seq DESC LIMIT ?2) UNION ALL
     (SELECT a.seq FROM terms a WHERE a.ns = t.ns AND a.seq > t.seq ORDER BY a.seq LIMIT ?2)) n
 WHERE t.seq IN (SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?1 AS JSON)))
 
--- name: look_far
+-- name: set_scan_options
 -- Makes scans of the HNSW index continue until enough visible rows are found. In a large index they visit more
 -- candidates, since few links lead from one subject to another. Without these settings, the planner assumes that a
 -- policy's filter hardly lets anything pass, and reads everything.
@@ -106,7 +106,7 @@ SELECT t.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index
         ORDER BY t.distance LIMIT ?) n GROUP BY seq) t
 JOIN versions v ON v.seq = t.seq LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?
 
--- name: holding
+-- name: texts_with_terms
 -- Texts that contain one of some terms, up to ?5 for each term, greatest total weight first. Full rows are read only until
 -- the limit: a policy's filter costs more than ranking.
 WITH held AS MATERIALIZED (

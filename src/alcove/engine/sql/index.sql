@@ -4,7 +4,7 @@
 -- name: serving
 SELECT embedder FROM serving
 
--- name: serve
+-- name: set_serving
 INSERT INTO serving ("only", embedder) VALUES (1, ?) ON CONFLICT ("only") DO UPDATE SET embedder = excluded.embedder
 
 -- name: serve_first
@@ -23,7 +23,7 @@ UPDATE to_index SET due = 0, tries = 0, error = NULL, turn = turn + ?1, size = s
                     at_field = ?2, at_window = ?3
 WHERE seq = ?4 AND at_field = ?5 AND at_window = ?6
 
--- name: leave_queue
+-- name: remove_from_queue
 DELETE FROM to_index WHERE seq IN ({numbers})
 
 -- name: postpone
@@ -36,10 +36,10 @@ UPDATE to_index SET due = 0, tries = 0, error = NULL, turn = line.turn FROM (
     FROM to_index t CROSS JOIN marks WHERE name = 'turn') line
 WHERE line.seq = to_index.seq AND (due IS NULL OR tries > 0)
 
--- name: waits
+-- name: queue_entry
 SELECT error FROM to_index WHERE seq = ?
 
--- name: behind
+-- name: pending_counts
 -- How many of some versions are waiting for their vectors, and how many are parked.
 SELECT count(due), count(*) - count(due) FROM to_index WHERE seq IN ({numbers})
 
@@ -58,7 +58,7 @@ SELECT (SELECT count(*) FROM to_index WHERE due IS NOT NULL), (SELECT count(*) F
 SELECT v.ns, v.key, t.tries, coalesce(t.error, '') FROM to_index t JOIN versions v USING (seq)
 WHERE t.due IS NULL ORDER BY t.seq LIMIT 100
 
--- name: unembedded
+-- name: texts_without_vectors
 -- Live texts without vectors of an embedder, in order: at most ?3, and at most ?4 bytes unless the first one is larger.
 SELECT seq, index_text FROM versions JOIN (
     SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before FROM (
@@ -68,7 +68,7 @@ SELECT seq, index_text FROM versions JOIN (
         ORDER BY seq LIMIT ?3) few) counted USING (seq)
 WHERE before < ?4 ORDER BY seq
 
--- name: some_vectors
+-- name: newest_vectors
 SELECT body FROM vectors WHERE embedder = ? ORDER BY id DESC LIMIT 1
 
 -- name: drop_vectors
@@ -86,7 +86,7 @@ DELETE FROM to_index
 -- The first namespace of a range that belongs to a user.
 SELECT ns FROM namespaces {by_owned} WHERE owner = ? AND ns >= ? AND ns < ? ORDER BY ns LIMIT 1
 
--- name: came
+-- name: added_texts
 -- Live texts of a subtree that were written after a position, with their vectors if they have them.
 SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body FROM versions v {along}
 LEFT JOIN vectors x ON x.ns = v.ns AND x.seq = v.seq AND x.embedder = ?4
@@ -98,7 +98,7 @@ SELECT p.seq FROM versions v {along} {in_order} JOIN versions p {by_history}
 ON p.ns = v.ns AND p.key = v.key AND p.revision = v.revision - 1
 WHERE v.seq > ?3 AND v.ns >= ?1 AND v.ns < ?2
 
--- name: embedded
+-- name: texts_with_new_vectors
 -- Live texts of a subtree whose vectors were stored after a position.
 SELECT v.seq, v.ns, coalesce(v.original_at, v.created_at), v.expires_at, v.index_text, x.body
 FROM vectors x {along} {in_order} JOIN versions v USING (seq)
@@ -108,11 +108,11 @@ WHERE x.id > ?3 AND x.ns >= ?1 AND x.ns < ?2 AND x.embedder = ?4 AND v.ended_at 
 -- Reads only the index; includes versions without a text.
 SELECT seq FROM versions {by_live} WHERE ns >= ? AND ns < ? AND ended_at IS NULL
 
--- name: live_up_to
+-- name: live_count
 -- Counts the live versions of a subtree, up to a limit and from the index alone.
 SELECT count(*) FROM (SELECT 1 FROM versions {by_live} WHERE ns >= ? AND ns < ? AND ended_at IS NULL LIMIT ?) few
 
--- name: without_text
+-- name: rows_without_text
 -- Versions without a text among the first ?3 live ones of a subtree.
 SELECT {columns} FROM versions v WHERE seq IN (
     SELECT seq FROM versions {by_live} WHERE ns >= ?1 AND ns < ?2 AND ended_at IS NULL LIMIT ?3)
@@ -123,7 +123,7 @@ SELECT {columns} FROM versions v WHERE seq IN (
 SELECT v.seq, v.expires_at FROM touches t {in_order} JOIN versions v USING (seq)
 WHERE t.id > ?3 AND v.ns >= ?1 AND v.ns < ?2
 
--- name: fitting
+-- name: matching_texts
 -- The texts of a subtree after a position that match a filter.
 SELECT seq FROM versions v {by_live}
 WHERE ns >= ? AND ns < ? AND seq > ? AND ended_at IS NULL AND index_text IS NOT NULL AND {condition}

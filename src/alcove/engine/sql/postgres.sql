@@ -57,12 +57,12 @@ personal (seq, own) AS (
 -- name: skip_numbers
 SELECT setval('versions_seq_seq', greatest({log_end}, ?) + ?)
 
--- name: reach
+-- name: advance_queue
 UPDATE marks SET value = greatest(value, coalesce((
     SELECT turn FROM to_index WHERE due >= 0 AND error IS NULL ORDER BY turn LIMIT 1), 0))
 WHERE name = 'turn'
 
--- name: next_in_line
+-- name: next_in_queue
 -- Skips texts that another node is claiming. Stored texts escape NUL as JSON spells it (`postgres/text_escaping.py`); inside
 -- the JSON array it gets its original spelling.
 SELECT CAST(coalesce(json_agg(json_build_array(
@@ -78,7 +78,7 @@ JOIN versions USING (seq) WHERE total <= ?3 OR total = size
 UPDATE to_index SET due = ?1 WHERE seq IN (SELECT seq FROM to_index WHERE due = ?2 AND seq IN (
     SELECT CAST(value AS BIGINT) FROM json_array_elements_text(CAST(?3 AS JSON))) FOR UPDATE SKIP LOCKED)
 
--- name: still_waiting
+-- name: still_queued
 SELECT CAST(coalesce(json_agg(seq), '[]') AS TEXT) FROM json_array_elements(CAST(? AS JSON)) asked JOIN to_index
 ON seq = CAST(asked.value ->> 0 AS BIGINT) AND at_field = CAST(asked.value ->> 1 AS BIGINT)
 AND at_window = CAST(asked.value ->> 2 AS BIGINT)
@@ -103,7 +103,7 @@ SELECT coalesce((SELECT max(seq) FROM versions), 0), coalesce((SELECT max(id) FR
        coalesce((SELECT max(id) FROM touches), 0), (SELECT CAST(sum(value) AS BIGINT) FROM marks WHERE name IN ('wipes', 'clears')),
        (SELECT embedder FROM serving)
 
--- name: found
+-- name: visible_rows
 SELECT {columns} FROM json_array_elements_text(CAST(?1 AS JSON)) WITH ORDINALITY asked (number, place)
 JOIN versions v ON v.seq = CAST(number AS BIGINT)
 WHERE v.ns >= ?2 AND v.ns < ?3 AND (v.ended_at IS NULL OR v.ended_at > ?4)

@@ -47,14 +47,14 @@ personal (seq, own) AS (
 -- name: skip_numbers
 UPDATE sqlite_sequence SET seq = max(seq, ?) + ? WHERE name = 'versions'
 
--- name: reach
+-- name: advance_queue
 -- Records how far the queue has advanced. A failed text retains its turn, and does not hold the queue up.
 UPDATE marks SET value = max(value, coalesce((
     SELECT turn FROM to_index INDEXED BY to_index_by_turn
     WHERE due IS NOT NULL AND error IS NULL ORDER BY turn LIMIT 1), 0))
 WHERE name = 'turn'
 
--- name: next_in_line
+-- name: next_in_queue
 -- The next texts of the queue, as one JSON array: at most ?2, and at most ?3 bytes unless the first one is larger.
 SELECT json_group_array(json_array(seq, index_text, tries + 1, at_field, at_window)) FROM (
     SELECT seq, size, tries, at_field, at_window, sum(size) OVER (ORDER BY turn, seq) AS total FROM (
@@ -66,7 +66,7 @@ JOIN versions USING (seq) WHERE total <= ?3 OR total = size
 -- The moment until which texts are claimed identifies who claimed them.
 UPDATE to_index SET due = ? WHERE due = ? AND seq IN ({numbers})
 
--- name: still_waiting
+-- name: still_queued
 -- Those of some texts, each with the place of its piece, that are still queued at that place; a JSON array.
 SELECT json_group_array(seq) FROM json_each(?) CROSS JOIN to_index
 ON seq = value ->> 0 AND at_field = value ->> 1 AND at_window = value ->> 2
@@ -93,7 +93,7 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'versions'), 0),
        (SELECT sum(value) FROM marks WHERE name IN ('wipes', 'clears')),
        (SELECT embedder FROM serving)
 
--- name: found
+-- name: visible_rows
 -- Those of some versions that a scope still shows, in the given order.
 SELECT {columns} FROM (SELECT value AS asked FROM json_each(?1)) CROSS JOIN versions v ON v.seq = asked
 WHERE v.ns >= ?2 AND v.ns < ?3 AND (v.ended_at IS NULL OR v.ended_at > ?4)

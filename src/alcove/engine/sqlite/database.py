@@ -30,7 +30,7 @@ _SKIP = "alcove_skip"
 
 READER_CACHE_KB, WRITER_CACHE_KB = 8192, 2048
 """Page cache of a connection; the writer mostly uses a few pages, the ends of its indexes."""
-STATEMENTS = load_all("sqlite", "digests", hints=SQLITE_HINTS)
+STATEMENTS = load_all("sqlite", "quantized_index", hints=SQLITE_HINTS)
 STEPS_BETWEEN_CHECKS = 50_000
 """Steps of SQLite's virtual machine, a few milliseconds, after which a read checks for cancellation."""
 
