@@ -70,7 +70,7 @@ class Transaction:
     An operation checks everything before it writes, so only several operations need a savepoint.
     """
 
-    __slots__ = ("_db", "_moment", "_numbers", "_prefetched", "_rules_version")
+    __slots__ = ("_db", "_numbers", "_prefetched", "_rules_version", "moment")
 
     def __init__(self, db: Connection, clock: Clock, prefetch: Iterable[RowOperation] = ()) -> None:
         """Starts at the clock's time, but always later than the newest version.
@@ -92,12 +92,8 @@ class Transaction:
             self._numbers = iter(range(number - len(writes) + 1, number + 1))
         else:
             self._rules_version, newest = db.run("begin").get
-        self._moment = clock() if newest is None else max(clock(), newest + 1)
-
-    @property
-    def moment(self) -> int:
+        self.moment = clock() if newest is None else max(clock(), newest + 1)
         """The time of the versions that it appends now."""
-        return self._moment
 
     def run_submission(self, submission: Submission) -> Outcome:
         """Runs one submission, or raises without a change; the next one gets a later moment."""
@@ -117,16 +113,16 @@ class Transaction:
             self._db.run("release_savepoint")
             return outcome
         finally:
-            self._moment += 1
+            self.moment += 1
 
     def _run(self, operations: Sequence[RowOperation], once: IdempotentRequest | None) -> Outcome:
-        if once and (row := self._one("stored_answer", once.user, once.token, self._moment - DAY)):
+        if once and (row := self._one("stored_answer", once.user, once.token, self.moment - DAY)):
             return StoredAnswer._make(row)
         rows = self._apply_all(operations)
         if once:
             if not self._one("data_key_exists", once.data_key):
                 raise DataKeyGone
-            answer = (once.user, once.token, self._moment, once.data_key, once.seal(rows))
+            answer = (once.user, once.token, self.moment, once.data_key, once.seal(rows))
             self._db.run("store_answer", answer)
         return rows
 
@@ -151,10 +147,10 @@ class Transaction:
 
     def end(self, live: Live, kind: EventKind, writer: Writer = NOBODY) -> Row:
         """Ends a live version with a tombstone, which keeps the attributes for the policy's filters."""
-        self._db.run("end_version", (self._moment, live.seq))
-        tombstone = (new_id(), live.ns, live.key, kind, live.revision + 1, self._moment, None,
+        self._db.run("end_version", (self.moment, live.seq))
+        tombstone = (new_id(), live.ns, live.key, kind, live.revision + 1, self.moment, None,
                      *writer, None, None, live.attributes, None, None, None, None)  # fmt: skip
-        return self._append(tombstone, live.owner, ended_at=self._moment)
+        return self._append(tombstone, live.owner, ended_at=self.moment)
 
     def _apply(self, operation: RowOperation, position: int) -> Row | None:
         try:
@@ -162,7 +158,7 @@ class Transaction:
                 case PutRow():
                     return self._put(operation)
                 case GetRow(ns, key):
-                    row = self._one("get", ns, key, self._moment)
+                    row = self._one("get", ns, key, self.moment)
                     return Row._make(row) if row else None
                 case DeleteRow():
                     return self._delete(operation)
@@ -181,10 +177,10 @@ class Transaction:
             raise DataKeyGone
         revision = self.end(state.lapsed, "expired").revision if state.lapsed else state.revision
         if state.live:
-            self._db.run("end_version", (self._moment, state.live.seq))
+            self._db.run("end_version", (self.moment, state.live.seq))
         elif not state.namespace_exists:
             self._db.run("add_namespace", (put.ns, put.owner))
-        version = _version(put, revision + 1, self._moment, state.added_at if state.live else None)
+        version = _version(put, revision + 1, self.moment, state.added_at if state.live else None)
         return self._append(version, put.owner, ended_at=None)
 
     def _delete(self, delete: DeleteRow) -> Row | None:
@@ -201,9 +197,9 @@ class Transaction:
         if not live:
             raise NotFound(f"{_describe_key(touch.ns, touch.key)} does not exist")
         if touch.refresh:
-            self._db.run("restart_ttl", (self._moment, live.seq))
+            self._db.run("restart_ttl", (self.moment, live.seq))
         else:
-            expires_at = None if touch.ttl is None else self._moment + touch.ttl
+            expires_at = None if touch.ttl is None else self.moment + touch.ttl
             self._db.run("set_expiry", (expires_at, touch.ttl, live.seq))
         row = self._apply(GetRow(touch.ns, touch.key), 0)
         return row and row._replace(sealed=None, index_text=None)
@@ -232,7 +228,7 @@ class Transaction:
         newest = Live._make(row[:6])
         added_at, ended_at, expires_at = row[6:9]
         live = lapsed = None
-        if ended_at is None and (expires_at is None or expires_at > self._moment):
+        if ended_at is None and (expires_at is None or expires_at > self.moment):
             live = newest
         elif ended_at is None:
             lapsed = newest
