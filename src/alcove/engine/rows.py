@@ -39,7 +39,7 @@ class Row(NamedTuple):
     ttl: int | None = None
     """Time to live when it was written or last touched; None if it does not expire."""
     added_at: int | None = None
-    """Since when its key has held something; None if this is the first version."""
+    """When its key was first written since it was last empty; None if this is the first version."""
 
     @property
     def size(self) -> int:
@@ -142,13 +142,13 @@ class Scope:
     high: bytes
     policy: Filter = field(default_factory=Filter)
     owner: str | None = None
-    """If set, rooms that belong to anybody else are left out."""
+    """If set, excludes rooms of other users."""
     unowned: bool = False
-    """Whether rooms that belong to anybody are left out."""
+    """Excludes rooms with an owner."""
     written_by: tuple[str | None, ...] | None = None
     """If set, only what one of these users wrote; None among them stands for no author."""
     unowned_written_by: tuple[str | None, ...] | None = None
-    """The same, but only for rooms that belong to nobody."""
+    """The same, but only in rooms without an owner."""
     unindexed: bool = False
     """Whether only versions without an index text count."""
     filter: Filter = field(default_factory=Filter)

@@ -156,7 +156,7 @@ def into_file(source: Connection, to: Path) -> Iterator[CopyProgress]:
         with target.snapshot() as db:
             checksums = yield from map_progress(compute_checksums(db), lambda _: CopyProgress(total, total))
         if wrong := differences(result.checksums, checksums):
-            raise StoreError(f"{to} does not hold what was copied: {'; '.join(wrong)}")
+            raise StoreError(f"{to} differs from what was copied: {'; '.join(wrong)}")
         with target.write() as db:  # a new file has no bytes of earlier wipes
             db.run("set_mark", (db.mark("wipes"), "scrubbed"))
             figures = StoreFigures._make(db.run("figures").fetchall()[0])

@@ -1,4 +1,4 @@
-# The plaintext attributes kept beside a sealed value; filters may use them. Undefined means none.
+# The plaintext attributes stored with a sealed value; filters can use them. Undefined means none.
 package memories.attributes
 
 default attributes := {}

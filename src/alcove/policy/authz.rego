@@ -3,8 +3,8 @@ package memories.authz
 
 default decision := {"allow": false, "reason": "this namespace is not yours, and nothing grants it to you"}
 
-# A direct call enters what its user owns. With an agent, ownership opens nothing: only grants do,
-# so that an agent acting for a user never enters another agent's room for the same user.
+# A direct call may use rooms that its user owns. For an agent, only grants count, not ownership,
+# so that an agent acting for a user never uses another agent's room for the same user.
 decision := {"allow": true} if {
 	input.context.agent == null
 	input.namespace[0] == "user"
@@ -13,14 +13,14 @@ decision := {"allow": true} if {
 	input.context.agent == null
 	owner == input.context.user_id
 } else := {"allow": true} if {
-	# A grant opens its room and what lies below it, but never what belongs to somebody else.
+	# A grant allows its room and everything below it, but never rooms of other users.
 	some grant in input.context.grants
 	not grant.written_by
 	operation in grant.operations
 	array.slice(input.namespace, 0, count(grant.namespace)) == grant.namespace
 	not foreign
 } else := {"allow": true} if {
-	# An admin may bring memories to any room, as a migration does; anybody else where they may write.
+	# An admin may import memories into any room, as a migration does; others where they may write.
 	input.operation == "import"
 	is_admin
 }
@@ -29,7 +29,7 @@ operation := "write" if input.operation == "import"
 
 operation := input.operation if input.operation != "import"
 
-# Only a list of strings carries roles, and an agent never inherits its user's.
+# Only a list of strings counts as roles, and an agent never inherits its user's roles.
 is_admin if {
 	input.context.agent == null
 	is_array(input.context.jwt_claims.roles)
@@ -39,7 +39,7 @@ is_admin if {
 
 foreign if owner != input.context.user_id
 
-# Under the root `user` the second segment owns; elsewhere the one after the first `u`.
+# Under the root `user` the owner is the second segment; elsewhere the one after the first `u`.
 owner := input.namespace[1] if input.namespace[0] == "user"
 
 owner := input.namespace[i + 1] if {

@@ -1,19 +1,19 @@
 # Where a search, a list or an event reader may look. `namespace_prefix` and `attribute_filter` must
-# both be defined, or the call is denied. With `owner`, rooms that belong to anybody else are left out,
-# with `written_by`, a list, what others wrote (null is nobody), and with `unowned_written_by` what others
-# wrote in rooms that belong to nobody.
+# both be defined, or the call is denied. `owner` excludes rooms of other users; `written_by`, a list,
+# excludes what other authors wrote (null means no author); `unowned_written_by` does the same, but
+# only in rooms without an owner.
 package memories.filter
 
-# An admin's prefix is kept, whatever it is.
+# An admin's prefix is always used as it is.
 namespace_prefix := input.namespace_prefix if is_admin
 
-# Anybody else's is kept where it lies inside what they own or are granted ...
+# Other prefixes are used if they are inside rooms that the caller owns or has a grant for ...
 namespace_prefix := input.namespace_prefix if {
 	not is_admin
 	inside
 }
 
-# ... and is replaced by their own subtree where it does not.
+# ... and are replaced by the caller's own subtree if they are not.
 namespace_prefix := user_prefix if {
 	not is_admin
 	not inside
@@ -40,7 +40,7 @@ attribute_filter := {"namespace": "user", "sub": input.context.user_id} if {
 
 owner := input.context.user_id if not is_admin
 
-# Of rooms that belong to nobody, a grant for what somebody wrote opens only that, where no other grant opens all.
+# In rooms without an owner, a grant with authors allows only what they wrote, unless another grant allows everything.
 unowned_written_by := grant.written_by if {
 	not is_admin
 	not open
@@ -82,7 +82,7 @@ user_prefix := ["user", input.context.user_id]
 
 starts_with(namespace, prefix) if array.slice(namespace, 0, count(prefix)) == prefix
 
-# Only a list of strings carries roles, and an agent never inherits its user's.
+# Only a list of strings counts as roles, and an agent never inherits its user's roles.
 is_admin if {
 	input.context.agent == null
 	is_array(input.context.jwt_claims.roles)

@@ -35,7 +35,7 @@ PAGE = 100
 COMPARED_POINTS = 10_000
 """Points compared in one step: one step per interval, and all steps at once after an outage."""
 MAX_POINTS = 10_000
-"""The most points a search asks for where a policy or a filter hides some of them."""
+"""The most points that a search requests if a policy or a filter hides some of them."""
 RETRY_SECONDS = 5.0
 """How long Qdrant gets no requests after it did not answer."""
 BUSY_SECONDS = 0.5
@@ -232,7 +232,7 @@ class QdrantIndex(VectorIndex):
             self._locks.release(_STEP_LOCK)
 
     def _prepared_state(self) -> SyncState:
-        """The state, with an empty collection where the vectors have other dimensions or another embedder."""
+        """Returns the state, after it replaced a collection of another embedder or of other dimensions."""
         with self._db.read() as db:
             state = SyncState.read(db)
             newest = db.run("newest_vectors", (state.serving or "",)).get
