@@ -23,8 +23,9 @@ from hypothesis import strategies as st
 
 from alcove import Alcove, InvalidRequest, MemoryKey, PayloadTooLarge, Principal, Settings
 from alcove.core import validation
+from alcove.core.decoding import convert
 from alcove.core.namespace import Namespace
-from alcove.core.records import MAX_TTL_SECONDS
+from alcove.core.records import MAX_TTL_SECONDS, Message
 
 HUGE = 10**5000  # more digits than Python agrees to print
 SETTINGS = Settings(max_value_bytes=100, max_index_fields=3, max_index_bytes=20, max_depth=3)
@@ -290,3 +291,17 @@ def test_a_segment_that_equals_one_met_before_is_taken_for_that_one() -> None:
     Namespace.encoded(HOME)
     found, _ = Namespace.encoded(("user", Words("alice")))
     assert [type(segment) for segment in found] == [str, str]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"role": "user", "contnet": "x"}, "contnet: expected a known field; did you mean 'content'?"),
+        ({"role": "user", "zzz": "x"}, "zzz: expected a known field"),
+        ({"content": "x"}, "role: expected a value; it is required"),
+    ],
+)
+def test_an_unknown_field_is_compared_with_those_that_exist(data: dict[str, str], expected: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as error:
+        convert(data, Message)
+    assert validation.to_invalid_request(error.value, Message, "message").message == expected

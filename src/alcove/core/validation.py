@@ -314,17 +314,14 @@ def parse_operations(operations: Sequence[BatchOperation | Mapping[str, object]]
     """Operations of a batch as records; an error in a mapping names the field."""
     if isinstance(operations, str | bytes | Mapping) or not isinstance(operations, Sequence):
         raise InvalidRequest("operations", "a list of operations")
-    return [_parse_operation(operation, position) for position, operation in enumerate(operations)]
-
-
-def _parse_operation(operation: BatchOperation | Mapping[str, object], position: int) -> BatchOperation:
-    if isinstance(operation, BatchOperation):
-        return operation
-    try:
-        return _to_record(operation)
-    except InvalidRequest as error:
-        error.details["operation"] = position
-        raise
+    records = list[BatchOperation]()
+    for position, operation in enumerate(operations):
+        try:
+            records.append(operation if isinstance(operation, BatchOperation) else _to_record(operation))
+        except InvalidRequest as error:
+            error.details["operation"] = position
+            raise
+    return records
 
 
 def _to_record(operation: Mapping[str, object]) -> BatchOperation:

@@ -265,9 +265,8 @@ class SqliteDatabase(Database):
         application_id, version = pragma(db, "application_id"), pragma(db, "user_version")
         is_empty = not db.execute("SELECT 1 FROM sqlite_schema").fetchone()
         db.execute("ROLLBACK")
-        if application_id == 0 and is_empty:
-            return  # a new file
-        check_ownership(self.path, application_id, version)
+        if application_id or not is_empty:  # not a new file
+            check_ownership(self.path, application_id, version)
 
     def _migrate(self, on_create: Callable[[], None]) -> None:
         """Migrates the schema to this program's version; a new file's key is created in the same step."""
