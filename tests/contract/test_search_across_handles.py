@@ -12,6 +12,7 @@ from alcove import Alcove, Grant, Namespace, Principal, Settings
 from alcove.core.filters import Filter
 from alcove.core.records import SearchMode
 from alcove.engine.rows import Scope
+from alcove.search import SearchOptions
 from tests.contract.conftest import Open
 from tests.support.child_programs import say, started
 from tests.support.clock import ManualClock
@@ -99,15 +100,8 @@ def test_who_sees_only_what_some_wrote_shares_nothing_with_who_sees_more(memory:
     def found(*writers: str | None, filter: Filter = Filter()) -> set[str]:  # noqa: B008 - frozen
         scope = Scope(low, high, written_by=writers or None, filter=filter)
         searcher = memory.memories.searcher._hybrid_search
-        best = searcher.search(
-            scope,
-            searcher.parse_query("tea", "keyword"),
-            mode="keyword",
-            limit=9,
-            offset=0,
-            explain=False,
-            row_matches=lambda _: True,
-        )
+        query, options = searcher.parse_query("tea", "keyword"), SearchOptions(limit=9, mode="keyword")
+        best = searcher.search(scope, query, options, row_matches=lambda _: True)
         return {row.key.decode() for row, _ in best.hits}
 
     texts = Filter.parse({"text": {"$exists": True}})

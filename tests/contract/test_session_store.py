@@ -214,9 +214,9 @@ def test_a_copy_that_somebody_puts_in_anothers_place_is_not_shown(
     bob.talk(3)
     (bobs,) = {*server.client.keys("*")} - {alices}
     stolen = server.client.hgetall(alices)
-    assert all(talk.valkey._opened(alices.decode(), each.decode(), copy) for each, copy in stolen.items())
+    assert all(talk.valkey._decrypt(alices.decode(), each.decode(), copy) for each, copy in stolen.items())
     for field, copy in zip(server.client.hkeys(bobs), stolen.values(), strict=False):
-        assert talk.valkey._opened(bobs.decode(), field.decode(), copy) is None
+        assert talk.valkey._decrypt(bobs.decode(), field.decode(), copy) is None
         server.client.hset(bobs, field, copy)
     assert "alice" not in bob.context()
     server.client.hset(bobs, mapping=dict.fromkeys(server.client.hkeys(bobs), b"x" * 90))

@@ -191,7 +191,7 @@ def restore(backup: Path | None, at: str, ledger: Path | None = None, *, without
         erased = output.run_steps(forget_again(at, locate_store(at)[1], ledger=ledger))
         show(erased._asdict(), _count_erased(erased))
         return
-    if not (ledger or ErasureLedger.beside(Path(at)).path).exists():
+    if not (ledger or ErasureLedger.of_store(Path(at)).path).exists():
         click.echo("alcove: there is no ledger of wipes: users wiped since the backup are back, and API keys "
                    "revoked since are valid", err=True)  # fmt: skip
     restored = output.run_steps(restore_file(backup, Path(at), ledger=ledger, without_ledger=without_ledger))

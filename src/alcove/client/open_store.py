@@ -103,7 +103,7 @@ class OpenStore:
         self._settings = settings
         self._sweeper = Worker("sweep", self._sweep_due, settings.sweep_interval)
         indexer = _start_indexer(engine, embedder, settings)
-        ledger = ErasureLedger.beside(path)
+        ledger = ErasureLedger.of_store(path)
         self.memories = memories = Memories(
             engine,
             vault,

@@ -6,10 +6,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple, NotRequired, TypedDict, Unpack
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.records import RankingSignal, SearchMode
 from alcove.engine.index import SearchIndex
 from alcove.engine.rows import CorpusTooLarge, Row, Scope, Text, TextToIndex
+from alcove.search import SearchOptions
 from alcove.search.corpus import AnyCorpus, Corpus, Item, JoinedCorpus
 from alcove.search.embedders import OTHER_DIMENSIONS, Embedder, EmbedderUnavailable, embed_query_with_tokens
 from alcove.search.late_interaction import token_matrix
@@ -66,23 +67,6 @@ class SearchResult(NamedTuple):
     """The versions without vectors that `degraded` is about."""
 
 
-class SearchOptions(TypedDict):
-    """How a search answers."""
-
-    mode: SearchMode
-    limit: int
-    offset: int
-    """How many of the best hits to skip."""
-    explain: bool
-    """Whether each hit says what each signal added to its rank."""
-    calibrated: NotRequired[bool]
-    """Whether hits are ordered by how likely they answer the query."""
-    min_relevance: NotRequired[float]
-    """The least relevance of a hit, from 0 to 1."""
-    unranked: NotRequired[bool]
-    """Whether memories without vectors come last in semantic mode, instead of not at all."""
-
-
 class HybridSearch:
     """Searches a store. Each search reads what changed before, so it sees the writes of every process."""
 
@@ -110,17 +94,17 @@ class HybridSearch:
         self,
         scope: Scope,
         query: ParsedQuery,
+        options: SearchOptions,
         *,
         row_matches: RowPredicate,
-        **options: Unpack[SearchOptions],
     ) -> SearchResult:
         """The best of the live memories of a scope.
 
         `row_matches` decides about filters on fields that are only in decrypted values.
         """
-        limit = options["offset"] + options["limit"]
+        limit = options.offset + options.limit
         for _ in range(MAX_ATTEMPTS):
-            request = self._request(row_matches)._replace(query=query, mode=options["mode"], limit=limit)
+            request = self._request(row_matches)._replace(query=query, mode=options.mode, limit=limit)
             corpus, mask, degraded = self._find(scope, request)
             degraded = query.degraded or degraded
             result = self._answer(scope, corpus, mask, replace(query, degraded=degraded), options)
@@ -129,11 +113,15 @@ class HybridSearch:
         return result
 
     def search_versions(
-        self, scope: Scope, seqs: Sequence[int], query: ParsedQuery, **options: Unpack[SearchOptions]
+        self, scope: Scope, seqs: Sequence[int], query: ParsedQuery, options: SearchOptions
     ) -> SearchResult:
         """The best of some versions, or of the first of them if their texts and vectors are too large."""
         texts, is_all = self._index.texts_of(
-            scope, self._embedder_name, seqs, now=self._clock(), max_bytes=MAX_CHOSEN_BYTES
+            scope,
+            self._embedder.name if self._embedder else "",
+            seqs,
+            now=self._clock(),
+            max_bytes=MAX_CHOSEN_BYTES,
         )
         if not is_all:
             limited = f"only {len(texts)} of {len(seqs)} memories are searched: together they are too large"
@@ -146,9 +134,9 @@ class HybridSearch:
         scope: Scope,
         rows: Iterable[Row],
         query: ParsedQuery,
+        options: SearchOptions,
         *,
         moment: int,
-        **options: Unpack[SearchOptions],
     ) -> SearchResult:
         """The best of `rows`, which were current at a moment; embeds a few of those without vectors."""
         with_text = (row for row in rows if row.index_text is not None)
@@ -161,7 +149,7 @@ class HybridSearch:
         items = {seq: to_item(text) for seq, text in texts.items()}
         request = self._request(lambda _: True)._replace(seqs=[*texts])
         live_corpus, live, _ = self._find(replace(scope, filter=Filter()), request)
-        live = live & np.isin(live_corpus.columns.sequence, [*items]) & live_corpus.vectors.has_vectors()
+        live = live & np.isin(live_corpus.columns.sequence, [*items]) & live_corpus.vectors.has_vectors
         for row in np.flatnonzero(live).tolist():
             seq = int(live_corpus.columns.sequence[row])
             items[seq] = items[seq]._replace(vectors={"": live_corpus.vectors.of_row(row)})
@@ -200,7 +188,7 @@ class HybridSearch:
                 vector, tokens = embed_query_with_tokens(self._embedder, text)
         except EmbedderUnavailable as error:
             if mode == "semantic" and self._embedder is None:
-                raise EmbedderUnavailable("no embedder is configured: ask in the mode keyword") from None
+                raise EmbedderUnavailable("no embedder is configured: use the mode keyword") from None
             if mode == "semantic":
                 raise
             # Keyword search without an embedder is complete; with one, the scores are missing.
@@ -211,7 +199,7 @@ class HybridSearch:
         return ParsedQuery.of(text, vector, tokens=token_matrix(tokens), lexicon=self._lexicon, now=now)
 
     def _request(self, row_matches: RowPredicate) -> CandidateRequest:
-        return CandidateRequest(row_matches, self._embedder_name, self._clock())
+        return CandidateRequest(row_matches, self._embedder.name if self._embedder else "", self._clock())
 
     def _find(self, scope: Scope, request: CandidateRequest) -> tuple[AnyCorpus, Mask, str | None]:
         """The candidates of a scope, from the first source that finds them: see `Candidates`.
@@ -250,16 +238,26 @@ class HybridSearch:
         moment: int | None = None,
     ) -> SearchResult:
         """The best candidates, each read in the caller's own scope, whatever it was ranked in."""
-        mode, offset, limit = options["mode"], options["offset"], options["offset"] + options["limit"]
+        mode, offset, limit = options.mode, options.offset, options.offset + options.limit
         unembedded, needs_vectors = list[int](), query.vector is not None and not query.degraded
-        query = _comparable(query, corpus, mode)
-        if needs_vectors and moment is None:
-            bare = _unembedded(corpus, mask)
-            if degraded := self._describe_unembedded(bare, mode):
-                query, unembedded = replace(query, degraded=query.degraded or degraded), bare
-        if options.get("calibrated") and self._embedder:
+        if query.vector is not None and len(query.vector) != corpus.vectors.dimensions:
+            degraded = None
+            if len(corpus.vectors):
+                degraded = OTHER_DIMENSIONS.format(len(query.vector), corpus.vectors.dimensions)
+                if mode == "semantic":
+                    raise EmbedderUnavailable(degraded)
+            query = replace(query, vector=None, degraded=query.degraded or degraded)
+        bare = _unembedded(corpus, mask) if needs_vectors and moment is None else []
+        if bare and (degraded := self._describe_unembedded(bare, mode)):
+            query, unembedded = replace(query, degraded=query.degraded or degraded), bare
+        if options.calibrated and self._embedder:
             best = most_relevant(corpus, query, Calibration.of(self._embedder), limit=limit, mask=mask)
         else:
+            calibration = None
+            if self._embedder and query.vector is not None:
+                # It embedded the query, so if it fails now, the next search tries again.
+                with suppress(EmbedderUnavailable), _embedder_failures():
+                    calibration = Calibration.of(self._embedder)
             reranks = self._reranker is not None and mode == "hybrid" and offset < RERANKED_HITS
             best = rank(
                 corpus,
@@ -267,13 +265,13 @@ class HybridSearch:
                 limit=max(limit, RERANKED_HITS) if reranks else limit,
                 mask=mask,
                 mode=mode,
-                explain=options["explain"],
-                unranked=options.get("unranked", False),
-                relevance=Relevance(query, corpus.postings, self._calibration(query)),
-                min_relevance=options.get("min_relevance", 0.0),
+                explain=options.explain,
+                unranked=options.unranked,
+                relevance=Relevance(query, corpus.postings, calibration),
+                min_relevance=options.min_relevance,
             )
             if reranks and len(best) > 1:
-                best, degraded = self._rerank(scope, query, best, moment, explain=options["explain"])
+                best, degraded = self._rerank(scope, query, best, moment, explain=options.explain)
                 query = replace(query, degraded=query.degraded or degraded)
             best = best[:limit]
         hits = {hit.id: hit for hit in best[offset:]}
@@ -321,20 +319,8 @@ class HybridSearch:
             ]
         return [*hits, *best[RERANKED_HITS:]], None
 
-    def _calibration(self, query: ParsedQuery) -> Calibration | None:
-        """The calibration of the embedder; None if the query has no vector."""
-        if self._embedder is None or query.vector is None:
-            return None
-        try:
-            with _embedder_failures():
-                return Calibration.of(self._embedder)
-        except EmbedderUnavailable:  # it embedded the query, so the next search tries again
-            return None
-
     def _describe_unembedded(self, seqs: Sequence[int], mode: SearchMode) -> str | None:
-        """A message about memories that have no vectors yet, or cannot get any; None if there are none."""
-        if not seqs:
-            return None
+        """A message about memories that have no vectors yet, or cannot get any."""
         pending, parked = self._index.count_pending(seqs)  # blank texts are neither
         messages, outcome = [], _UNEMBEDDED[mode]
         if pending:
@@ -345,28 +331,11 @@ class HybridSearch:
             messages.append(f"{subject} could not be embedded and {'is' if parked == 1 else 'are'} {outcome}")
         return "; ".join(messages) or None
 
-    @property
-    def _embedder_name(self) -> str:
-        return self._embedder.name if self._embedder else ""
-
 
 def _unembedded(corpus: AnyCorpus, mask: Mask) -> list[int]:
     """The versions among the rows of a mask that have no vectors."""
-    seqs: list[int] = corpus.columns.sequence[mask & ~corpus.vectors.has_vectors()].tolist()
+    seqs: list[int] = corpus.columns.sequence[mask & ~corpus.vectors.has_vectors].tolist()
     return seqs
-
-
-def _comparable(query: ParsedQuery, corpus: AnyCorpus, mode: SearchMode) -> ParsedQuery:
-    """The query, without its vector if those of the corpus have other dimensions."""
-    vectors = corpus.vectors
-    if query.vector is None or len(query.vector) == vectors.dimensions:
-        return query
-    message = None
-    if len(vectors):
-        message = OTHER_DIMENSIONS.format(len(query.vector), vectors.dimensions)
-        if mode == "semantic":
-            raise EmbedderUnavailable(message)
-    return replace(query, vector=None, degraded=query.degraded or message)
 
 
 @contextmanager

@@ -179,6 +179,7 @@ class Vectors:
         """The memory they take, with their products and distances to the mean."""
         return sum(part.nbytes for block in self._blocks for part in block) + 8 * len(self)
 
+    @cached_property
     def has_vectors(self) -> Mask:
         """Whether each row has vectors."""
         mask = np.zeros(self._row_count, dtype=np.bool_)

@@ -1,1 +1,1 @@
-"""The one road into the data: reading, writing and operating, with all that checks and decides on it."""
+"""The only way to the data: every read and write of memories is authorised, decrypted and recorded here."""

@@ -121,12 +121,12 @@ class Access:
         self, get_principal: Callable[[], Principal], prefix: NamespaceLike, *, exact: bool = False
     ) -> View:
         """Returns a scope for an answer that stays open; it is checked anew each time it is used."""
-        opened = self.scope(get_principal(), prefix, exact=exact)
+        initial = self.scope(get_principal(), prefix, exact=exact)
 
         def view() -> Scope:
-            if self.scope(get_principal(), prefix, exact=exact) != opened:
+            if self.scope(get_principal(), prefix, exact=exact) != initial:
                 raise PermissionDenied("what this caller may see has changed since this was opened")
-            return opened
+            return initial
 
         return view
 
@@ -141,7 +141,7 @@ class Access:
 
     @contextmanager
     def counting_denials(self, principal: Principal) -> Iterator[None]:
-        """Counts in the audit log what the policy denies meanwhile."""
+        """Counts in the audit log each denial by the policy within the block."""
         try:
             yield
         except PermissionDenied as error:
@@ -154,7 +154,7 @@ class Access:
     def record_read(
         self, principal: Principal, operation: str, scope: Namespace, namespaces: Iterable[Namespace]
     ) -> None:
-        """Records in the audit log which memories only a role opened to the caller.
+        """Records in the audit log which memories the caller may read only by a role.
 
         Every method that shows memories calls this before it returns: a read that cannot be recorded is
         refused. `namespaces`: that of each memory in the answer.

@@ -27,10 +27,10 @@ from alcove.store.audit import SETTINGS_PUT, AuditLog
 from alcove.store.erasure_ledger import ErasureLedger, LedgerEntry
 from alcove.vault import Rotation, Vault
 
-_REINDEXED_AT_ONCE = 50
-"""Texts, after which it tells how far it is, and which a kill does not undo."""
-_PREFIX = "alcove"
-"""With what an API key begins."""
+_REINDEX_BATCH = 50
+"""Texts between two progress reports; a kill loses at most these."""
+_KEY_PREFIX = "alcove"
+"""Every API key begins with it."""
 
 
 class Admin:
@@ -56,13 +56,13 @@ class Admin:
     # Policies and settings
 
     def policies(self, principal: Principal) -> Policies:
-        """The texts that decide now, and which of them were put rather than found."""
+        """The active policies, and the names of those that were stored with `put_policies`."""
         principal.require("auditor")
         document, stored = self._rows.document("policies"), self._access.stored_document("policies")
         return Policies(*self._policy.bundle, document[0] if document else 0, sorted(stored))
 
     def put_policies(self, principal: Principal, texts: Mapping[str, str | None]) -> Policies:
-        """Puts policies in force in every process; one not given is the folder's or the built-in one."""
+        """Replaces the stored policies in every process; others come from the folder or are built in."""
         principal.require("admin")
         stored = {name: text for name, text in texts.items() if text is not None}
         self._policy.compile_rules(stored)
@@ -73,12 +73,11 @@ class Admin:
     def test_policies(
         self, principal: Principal, question: Mapping[str, object], texts: Mapping[str, str | None]
     ) -> dict[str, object]:
-        """What each rule would say to an input, by the given texts or those in force; changes nothing."""
+        """What each rule would decide about an input, if `texts` replaced the active policies."""
         principal.require("admin")
-        given = {name: text for name, text in texts.items() if text is not None}
-        return self._policy.compile_rules({**self._access.stored_document("policies"), **given}).evaluate_all(
-            question
-        )
+        new = {name: text for name, text in texts.items() if text is not None}
+        rules = self._policy.compile_rules({**self._access.stored_document("policies"), **new})
+        return rules.evaluate_all(question)
 
     def reload_policy(self, principal: Principal) -> None:
         """Reads the policy folder again; a broken bundle leaves the old one active."""
@@ -86,12 +85,12 @@ class Admin:
         self._policy.reload()
 
     def settings(self, principal: Principal) -> dict[str, object]:
-        """The settings in force that can be put."""
+        """The active settings that `put_settings` can change."""
         principal.require("auditor")
-        return _shown(self._access.current().settings)
+        return _adjustable(self._access.current().settings)
 
     def put_settings(self, principal: Principal, changes: Mapping[str, object]) -> dict[str, object]:
-        """Changes some settings in every process; null takes a change back."""
+        """Changes settings in every process; None resets a setting."""
         principal.require("admin")
         document, after = self._access.change_settings(changes)
         details: dict[str, object] = {"changed": sorted(changes)}
@@ -110,7 +109,7 @@ class Admin:
     # The index
 
     def index(self, principal: Principal) -> records.IndexState:
-        """Whether everything that should be found by meaning can be, and what is in the way."""
+        """The progress of the index: how many texts have vectors, wait for them, or failed too often."""
         principal.require("auditor")
         serving = self._engine.index.serving()
         status = self._engine.index.status(serving or "")
@@ -125,7 +124,7 @@ class Admin:
         )
 
     def trigger_index(self, principal: Principal) -> records.IndexState:
-        """Tries at once whatever waits or was parked."""
+        """Indexes all waiting and parked texts at once."""
         principal.require("admin")
         if self._indexer is None:
             raise Unavailable("no embedder is configured, so nothing is indexed")
@@ -135,12 +134,12 @@ class Admin:
         return self.index(principal)
 
     def reindex(self, principal: Principal) -> Iterator[int]:
-        """Embeds every text with the embedder that is configured now, then searches its vectors."""
+        """Embeds every text with the configured embedder, then switches searches to its vectors."""
         principal.require("admin")
         if self._embedder is None:
             raise Unavailable("no embedder is configured, so there is nothing to index with")
         self._audit.record(principal, "index.reindex", embedder=self._embedder.name)
-        return reindex(self._engine.index, self._embedder, _REINDEXED_AT_ONCE)
+        return reindex(self._engine.index, self._embedder, _REINDEX_BATCH)
 
     # Keys
 
@@ -157,26 +156,26 @@ class Admin:
         return self._rotate(principal)
 
     def _rotate(self, principal: Principal) -> Iterator[Rotation]:
-        done = 0
+        rewrapped_count = 0
         for step in self._vault.rotate():
-            done = step.rewrapped
+            rewrapped_count = step.rewrapped
             yield step
         active = self._vault.active_id()
         self._audit.record(principal, "keys.rotate", active=active)
-        if not done:
+        if not rewrapped_count:
             yield Rotation(active, 0)
 
     def list_api_keys(self, principal: Principal) -> list[ApiKey]:
-        """The API keys that have not been revoked, without the keys."""
+        """The API keys that have not been revoked, without their secrets."""
         principal.require("auditor")
         return self._rows.api_keys()
 
-    def find_api_key(self, given: str) -> ApiKey | None:
-        """The key that this text is, if it is one and has not been revoked; for who authenticates."""
-        prefix, _, rest = given.partition("_")
+    def find_api_key(self, key: str) -> ApiKey | None:
+        """Authenticates an API key; returns None if it is wrong or was revoked."""
+        prefix, _, rest = key.partition("_")
         id, _, secret = rest.partition("_")
-        found = self._rows.api_key(id) if prefix == _PREFIX and secret else None
-        return found[0] if found and hmac.compare_digest(found[1], _digest(secret)) else None
+        record = self._rows.api_key(id) if prefix == _KEY_PREFIX and secret else None
+        return record[0] if record and hmac.compare_digest(record[1], _digest(secret)) else None
 
     def create_api_key(
         self,
@@ -187,10 +186,10 @@ class Admin:
         roles: Sequence[Annotated[str, Meta(pattern=r"^\S+$")]] = (),
         trusted: bool = False,
     ) -> str:
-        """Makes an API key, which cannot be shown again.
+        """Creates an API key and returns it; it cannot be shown again.
 
-        `client`: the program that will use it. `user`: whom it acts for. `roles`: such as `admin`.
-        `trusted`: whether it may name the user of each request itself.
+        `client`: the program that will use it. `user`: the user it acts for. `roles`: such as `admin`.
+        `trusted`: whether the program may name the user of each request itself.
         """
         principal.require("admin")
         if not trusted and not user:
@@ -203,10 +202,10 @@ class Admin:
         key = ApiKey(id, client, user, [*roles], trusted, to_datetime(self._engine.clock()))
         self._rows.add_api_key(key, _digest(secret))
         self._audit.record(principal, "apikey.create", key=id)
-        return f"{_PREFIX}_{id}_{secret}"
+        return f"{_KEY_PREFIX}_{id}_{secret}"
 
     def revoke_api_key(self, principal: Principal, id: str) -> None:
-        """Makes a key useless from now on, in every process and in a restored backup."""
+        """Revokes an API key, in every process and in restored backups."""
         principal.require("admin")
         if self._rows.api_key(id) is None:
             raise NotFound(f"there is no API key {id}")
@@ -217,7 +216,7 @@ class Admin:
     # Figures
 
     def stats(self, principal: Principal) -> Stats:
-        """Memories, versions and bytes, in all and under each root segment."""
+        """Counts memories, versions and bytes, in total and for each root segment."""
         principal.require("auditor")
         roots = self._rows.stats()
         figures = {
@@ -234,15 +233,16 @@ class Admin:
         after_cursor: str | None = None,
         limit: Annotated[int, Meta(ge=1, le=1000)] = 100,
     ) -> AuditPage:
-        """Who operated on what, newest first."""
+        """Entries of the audit log, newest first; with `user`, those by or about this user."""
         principal.require("auditor")
         limit = validation.check_integer(limit, "limit", 1, 1000)
         return self._audit.page(user=user, action=action, after_cursor=after_cursor, limit=limit)
 
 
-def _shown(settings: Settings) -> dict[str, object]:
-    shown = {name: getattr(settings, name) for name in ADJUSTABLE}
-    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in shown.items()}
+def _adjustable(settings: Settings) -> dict[str, object]:
+    """The settings that can be changed while the store is open, as JSON values."""
+    values = {name: getattr(settings, name) for name in ADJUSTABLE}
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 
 def _digest(secret: str) -> bytes:

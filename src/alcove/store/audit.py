@@ -1,4 +1,4 @@
-"""The audit log: who operated on what, who read what by a role, who was turned away; never any content."""
+"""The audit log: operations, reads by a role and denials, with their actors; never any content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from alcove.engine.administration import Administration
 from alcove.engine.rows import AuditRow
 from alcove.vault import Vault
 
-_DENIALS_APART = 1000
+_MAX_DENIED_CALLERS = 1000
 _FLUSH_SECONDS = 5.0
 _NEWEST = 2**62
 SETTINGS_PUT = "settings.put"
@@ -34,7 +34,7 @@ _READ_SECONDS = 60.0
 _MAX_OPEN_READS = 10_000
 """Entries that equal reads are counted in; beyond that, each read gets an entry of its own."""
 _SCOPE_DIGITS = 16
-"""Of the pseudonym of a scope: enough to tell rooms apart."""
+"""Digits of a scope's pseudonym: enough to tell rooms apart."""
 _NOT_RECORDED = "nothing is shown, because the audit log could not record this read"
 
 
@@ -46,7 +46,7 @@ class PrivilegedRead(NamedTuple):
     scope: Namespace
     """Where the caller looked."""
     owner: str | None
-    """Whose memories were returned; None where they belong to several users, or to nobody."""
+    """The owner of the memories in the answer; None if they have several owners or none."""
 
 
 @dataclass
@@ -64,14 +64,14 @@ class _OpenEntry:
 
 
 class AuditLog:
-    """Notes actions at once, and denials a few seconds later as one entry for each caller.
+    """Records actions at once, and denials a few seconds later as one entry for each caller.
 
-    Whom it is about is kept as a pseudonym; so is who was denied, because their name may be anything,
-    and may be that of somebody who is wiped before the entry is written.
+    The user whom an entry is about is stored as a pseudonym. So is a denied caller: their name may be any
+    text, and may belong to a user who is wiped before the entry is written.
 
     A read by a role is in the log before its answer is given. Equal reads of the same minute are counted in
     that entry a few seconds later, so that a stream or a page that polls does not flood the log. Counting
-    changes the entry's figures only: nobody's name is written again after a wipe took it out.
+    changes only the figures of the entry, so no name comes back after a wipe removed it.
     """
 
     def __init__(self, rows: Administration, vault: Vault, clock: Clock) -> None:
@@ -81,7 +81,7 @@ class AuditLog:
         self._denials: Counter[tuple[str | None, str]] = Counter()
         self._open_reads: dict[PrivilegedRead, _OpenEntry] = {}
         self._unsaved: dict[int, _OpenEntry] = {}
-        """By number, the entries whose figures have changed since they were written."""
+        """By sequence number, the entries whose figures have changed since they were written."""
         self._saving = threading.Lock()
         self._mutex = threading.Lock()
         self._writer = Worker("audit", self.flush, _FLUSH_SECONDS)
@@ -93,14 +93,14 @@ class AuditLog:
         self._rows.add_audit([self._entry(actor.user_id if actor else None, action, user, details)])
 
     def entry(self, actor: Principal, action: str, **details: object) -> AuditRow:
-        """An entry for whoever writes it together with the change that it is about."""
+        """An entry that the caller writes in the same transaction as the change it describes."""
         return self._entry(actor.user_id, action, None, details)
 
     def purge(self, *, now: int, days: float) -> None:
-        """Removes entries that are older than so many days.
+        """Removes entries that are older than `days`.
 
-        An entry that shortened the life of the log stays for as long as entries lived before it: whoever is
-        on record must not be able to cut the record short without that being on record.
+        An entry that shortened the retention of the log stays for the former retention: a caller must not be
+        able to shorten the log without leaving a trace.
         """
         before = max(0, now - int(days * DAY))
         shortened = [
@@ -111,36 +111,36 @@ class AuditLog:
         self._rows.purge_audit(before=before, keep=shortened)
 
     def imported(self, actor: Principal, owners: Iterable[str | None]) -> None:
-        """Writes how many memories an import put into whose rooms; None is nobody's."""
-        counted = Counter(owners).items()
+        """Records how many memories an import wrote for each owner; None is for rooms without an owner."""
+        counts = Counter(owners).items()
         self._rows.add_audit(
-            [self._entry(actor.user_id, "memories.import", owner, {"count": n}) for owner, n in counted]
+            [self._entry(actor.user_id, "memories.import", owner, {"count": n}) for owner, n in counts]
         )
 
     def count_denial(self, principal: Principal, operation: str) -> None:
-        """Counts a denial, and waits for nothing; a flood by ever new names is counted under nobody's."""
+        """Counts a denial without waiting; beyond 1000 different callers, others are counted together."""
         with self._mutex:
-            known: tuple[str | None, str] = (principal.user_id, operation)
-            if known not in self._denials and len(self._denials) >= _DENIALS_APART:
-                known = (None, operation)
-            self._denials[known] += 1
+            caller: tuple[str | None, str] = (principal.user_id, operation)
+            if caller not in self._denials and len(self._denials) >= _MAX_DENIED_CALLERS:
+                caller = (None, operation)
+            self._denials[caller] += 1
         self._writer.start()
 
     def unrecorded_read(
         self, principal: Principal, operation: str, scope: Namespace, namespaces: Iterable[Namespace]
     ) -> tuple[PrivilegedRead, int] | None:
-        """The read that `record_read` must write before its answer is given; waits for nothing.
+        """The read that `record_read` must write before its answer is given; does not wait.
 
-        None where the caller needs no role for any of these memories, and where an entry of the last minute
-        counts the read. `namespaces`: those of the memories in the answer, one for each.
+        None if the caller needs no role for any of these memories, or if an entry of the last minute counts
+        the read. `namespaces`: that of each memory in the answer.
         """
         if not principal.has_role:
             return None
-        shown = [*namespaces]
-        rooms = {each for each in set(shown) if principal.reads_by_role(each)}
+        counts = Counter(namespaces)
+        rooms = {each for each in counts if principal.reads_by_role(each)}
         if not rooms:
             return None
-        memory_count = sum(each in rooms for each in shown)
+        memory_count = sum(counts[each] for each in rooms)
         first, *others = {each.owner for each in rooms}
         read = PrivilegedRead(principal.user_id, operation, scope, None if others else first)
         with self._mutex:
@@ -156,8 +156,8 @@ class AuditLog:
     def record_read(self, read: PrivilegedRead, memory_count: int) -> None:
         """Writes an entry for a read; it is on the disk when this returns. Raises if it cannot be written.
 
-        The log outlives a wipe, so it holds no user's words: of the scope it has the first segment and a
-        pseudonym of the whole, and of a query nothing.
+        The log outlives a wipe, so it holds no words of a user: no query, and of the scope only the first
+        segment and a pseudonym.
         """
         scope = ":".join(read.scope[:1])
         if len(read.scope) > 1:
@@ -178,7 +178,7 @@ class AuditLog:
         self._writer.start()
 
     def _save_reads(self) -> None:
-        """Writes the figures that have changed, and forgets entries whose minute is over."""
+        """Writes the figures that have changed, and drops entries that have expired."""
         with self._saving:
             with self._mutex:
                 unsaved, self._unsaved = self._unsaved, {}
@@ -196,24 +196,24 @@ class AuditLog:
                 raise
 
     def flush(self) -> None:
-        """Writes what was counted; what could not be written is counted on."""
+        """Writes the counted reads and denials; counts that cannot be written stay for the next flush."""
         self._save_reads()
         with self._mutex:
-            counted, self._denials = self._denials, Counter()
+            denials, self._denials = self._denials, Counter()
         entries = [
             self._entry(None, "denied", user, {"operation": operation, "count": count})
-            for (user, operation), count in counted.items()
+            for (user, operation), count in denials.items()
         ]
         if entries:
             try:
                 self._rows.add_audit(entries)
             except BaseException:
                 with self._mutex:
-                    self._denials.update(counted)
+                    self._denials.update(denials)
                 raise
 
     def close(self) -> None:
-        """Writes what was counted, for the last time."""
+        """Stops the background thread and flushes."""
         self._writer.stop()
         self.flush()
 
@@ -222,7 +222,7 @@ class AuditLog:
     ) -> AuditPage:
         """Entries, newest first: all of them, or those by or about one user."""
         self.flush()
-        found = self._rows.audit(
+        rows = self._rows.audit(
             before=_NEWEST if after_cursor is None else cursor.decode(after_cursor),
             action=action,
             actor=user,
@@ -231,9 +231,9 @@ class AuditLog:
         )
         entries = [
             AuditEntry(to_datetime(at), actor, action, subject, msgspec.json.decode(details))
-            for _, at, actor, action, subject, details in found
+            for _, at, actor, action, subject, details in rows
         ]
-        return AuditPage(entries, cursor.encode(found[-1].seq) if found else None)
+        return AuditPage(entries, cursor.encode(rows[-1].seq) if rows else None)
 
     def _entry(
         self, actor: str | None, action: str, user: str | None, details: Mapping[str, object]
@@ -247,7 +247,7 @@ def _encode(details: Mapping[str, object]) -> str:
 
 
 def _former_days(entry: AuditRow) -> float:
-    """How many days entries were kept before a change of settings; 0 where it did not change that."""
+    """The retention in days before a change of settings; 0 if it did not change the retention."""
     match msgspec.json.decode(entry.details):
         case {"audit_days": {"from": int() | float() as days}}:
             return days

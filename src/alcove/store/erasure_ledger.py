@@ -1,4 +1,4 @@
-"""The ledger of wipes: kept outside the database, so that a restored backup can forget again."""
+"""The ledger of erasures, outside the database: a restored backup erases again what it lists."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from alcove.core.records import SharedHandling
 
 
 class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line: when, and a pseudonym of whom, or which single memory or API key an admin took away."""
+    """One line: when a user (as a pseudonym), one memory or one API key was erased."""
 
     wiped_at: Annotated[datetime, Meta(tz=True)]
     position: int | None = None
-    """How far the log was: what was taken away is not later. Older lines do not say, and go by their time."""
+    """The end of the log then; nothing erased is later. Lines of older versions lack it."""
     user: str | None = None
     shared: SharedHandling | None = None
-    """What became of the user's part in shared rooms; lines of older versions do not say: anonymised."""
+    """What happened to the user's memories in shared rooms. Lines of older versions lack it: anonymised."""
     rooms: tuple[str, ...] = ()
-    """Pseudonyms of the rooms without an owner out of which the user's part was taken all the same."""
+    """Pseudonyms of rooms without an owner from which the user's memories were erased as well."""
     receipt: str | None = None
     """A keyed digest of the receipt."""
     memory: str | None = None
-    """The id of the version that was taken away, and with it all that its key held until then."""
+    """The id of the newest version of an erased memory; its older versions were erased, too."""
     place: str | None = None
-    """A pseudonym of its namespace and key: an older backup knows the key under another version's id."""
+    """A pseudonym of its namespace and key: in an older backup the newest version has another id."""
     api_key: str | None = None
     """The id of an API key that was revoked."""
 
@@ -49,38 +49,38 @@ class LedgerEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def moment(self) -> int:
-        """When, as engines count."""
+        """`wiped_at` in microseconds since 1970."""
         moment = parse_moment(self.wiped_at, "wiped_at")
         assert moment is not None
         return moment
 
 
-_note = msgspec.json.Decoder(LedgerEntry).decode
+_decode_entry = msgspec.json.Decoder(LedgerEntry).decode
 
 
 class ErasureLedger:
-    """One line of JSON for every wipe.
+    """One line of JSON for every erasure.
 
-    A line is on the disk before its wipe is committed. So half a line at the end, without the line
-    break that was to be written with it, is of a wipe that never happened, and is passed over; damage
-    anywhere else may hide a wipe, and is refused.
+    A line is on the disk before its erasure is committed. So an incomplete last line, which lacks its line
+    break, belongs to an erasure that never happened, and is ignored. Damage anywhere else may hide an
+    erasure, and is an error.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def beside(cls, store: Path) -> ErasureLedger:
-        """The ledger of the store at a path."""
+    def of_store(cls, store: Path) -> ErasureLedger:
+        """The ledger of the store at a path, next to its file."""
         return cls(store.with_name(store.name + ".wipes"))
 
-    def record(self, *notes: LedgerEntry) -> None:
-        """Notes what is about to be taken away; it is on the disk when this returns."""
-        lines = msgspec.json.Encoder().encode_lines(notes)
+    def record(self, *entries: LedgerEntry) -> None:
+        """Adds entries about what will be erased next; they are on the disk when this returns."""
+        lines = msgspec.json.Encoder().encode_lines(entries)
         try:
             with open(self.path, "ab+", buffering=0, opener=partial(os.open, mode=0o600)) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                size = _mended(file)
+                size = _repair_end(file)
                 if file.write(lines) < len(lines):
                     file.truncate(size)  # half a line would spoil the next one
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -90,14 +90,14 @@ class ErasureLedger:
         except OSError as error:
             raise Unavailable(f"the ledger {self.path} cannot be written: {error.strerror}") from None
 
-    def include(self, notes: Iterable[LedgerEntry]) -> None:
-        """Adds the notes of another ledger that this one does not have yet."""
-        known = {*self.read()}
-        if missing := [note for note in notes if note not in known]:
+    def include(self, entries: Iterable[LedgerEntry]) -> None:
+        """Adds the entries of another ledger that this one lacks."""
+        own = {*self.read()}
+        if missing := [entry for entry in entries if entry not in own]:
             self.record(*missing)
 
     def read(self) -> list[LedgerEntry]:
-        """Every note; none where there is no file. A damaged line is an error that names it."""
+        """All entries; none if there is no file. A damaged line raises StoreError with its number."""
         try:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -106,11 +106,11 @@ class ErasureLedger:
             raise Unavailable(f"the ledger {self.path} cannot be read: {error.strerror}") from None
         if _is_torn(lines[-1]):
             lines.pop()
-        return [self._parsed(line, number) for number, line in enumerate(lines, 1) if line.strip()]
+        return [self._decode(line, number) for number, line in enumerate(lines, 1) if line.strip()]
 
-    def _parsed(self, line: bytes, number: int) -> LedgerEntry:
+    def _decode(self, line: bytes, number: int) -> LedgerEntry:
         try:
-            return _note(line)
+            return _decode_entry(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StoreError(
                 f"the ledger {self.path} is damaged in line {number} ({error}): mend the line from another "
@@ -119,16 +119,16 @@ class ErasureLedger:
 
 
 def _is_torn(tail: bytes) -> bool:
-    """Whether what follows the last line break is no whole note; one that is whole counts."""
+    """Whether the text after the last line break is not a whole entry."""
     try:
-        _note(tail)
+        _decode_entry(tail)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return True
     return False
 
 
-def _mended(file: FileIO) -> int:
-    """The size, once the last line ends: a torn one goes, a whole one gets the line break it lacks."""
+def _repair_end(file: FileIO) -> int:
+    """Removes an incomplete last line, or adds the missing line break to a whole one; returns the size."""
     file.seek(0)
     content = file.readall()
     tail = content.rpartition(b"\n")[2]
@@ -140,7 +140,7 @@ def _mended(file: FileIO) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Puts the names of a folder's files on the disk: a new file is to be found after a crash."""
+    """Syncs the names of a folder's files to the disk, so that a new file survives a crash."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,10 @@
-"""What a person looks at: what lies where and how much, what is new, what happened by day, and a map."""
+"""Overviews for people: counts of each room, newest memories, activity by day, and a map by meaning."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
 from itertools import groupby, islice
@@ -25,17 +26,17 @@ from alcove.store.row_decoder import RowDecoder, retry_if_wiped
 
 MOST_POINTS = 10_000
 MOST_DAYS = 366
-BUSIEST = 8
-"""Rooms whose growth is told."""
-OPENED_BYTES = 64 * 1024 * 1024
-"""Of values that are opened to see of which type they are; those after that are of none."""
-SHOWN = 200
+BUSIEST_ROOMS = 8
+"""Rooms whose growth is reported."""
+MAX_OPEN_BYTES = 64 * 1024 * 1024
+"""Bytes of values that are decrypted to read their type; memories beyond that count as without a type."""
+MAP_TEXT_LENGTH = 200
 """Characters of a text on a map."""
 _EPOCH = date(1970, 1, 1)
 
 
 class Branch(Struct, frozen=True, kw_only=True):
-    """What lies right below a namespace: `here` in it alone, `memories` with all that is below it."""
+    """A child of a namespace: `here` counts the memories in it alone, `memories` also those below it."""
 
     namespace: Namespace
     here: int
@@ -43,7 +44,7 @@ class Branch(Struct, frozen=True, kw_only=True):
 
 
 class DayOfEvents(Struct, frozen=True, kw_only=True):
-    """How often something of a kind happened on a day."""
+    """The count of events of one kind on a day."""
 
     day: date
     kind: EventKind
@@ -51,7 +52,7 @@ class DayOfEvents(Struct, frozen=True, kw_only=True):
 
 
 class Growth(Struct, frozen=True, kw_only=True):
-    """By how many memories a room has grown on a day, or shrunk."""
+    """By how many memories a room grew on a day; negative if it shrank."""
 
     namespace: Namespace
     day: date
@@ -59,7 +60,7 @@ class Growth(Struct, frozen=True, kw_only=True):
 
 
 class Activity(Struct, frozen=True, kw_only=True):
-    """What happened below a namespace, by days of UTC; types are of the newest memories with one."""
+    """The events below a namespace by day in UTC, and the types of the newest memories."""
 
     since: date
     events: list[DayOfEvents]
@@ -68,7 +69,7 @@ class Activity(Struct, frozen=True, kw_only=True):
 
 
 class MapPoint(Struct, frozen=True, kw_only=True):
-    """A memory on a map, both ways between 0 and 1; what lies close together means something alike."""
+    """A memory on a map, with coordinates from 0 to 1; memories with similar meaning are close together."""
 
     namespace: Namespace
     key: str
@@ -79,7 +80,7 @@ class MapPoint(Struct, frozen=True, kw_only=True):
 
 
 class Map(Struct, frozen=True, kw_only=True):
-    """The newest memories by meaning; `unplaced` of those that were looked at have no vectors."""
+    """The newest memories by meaning; `unplaced` counts those without vectors."""
 
     points: list[MapPoint]
     unplaced: int
@@ -100,9 +101,10 @@ class Overview:
         limit: Limit = 100,
         after: str | None = None,
     ) -> list[Branch]:
-        """What lies right below a namespace, with counts, in order.
+        """The namespaces one level below a prefix, with counts, in order.
 
-        `prefix`: of which; the roots, without. `limit`: how many. `after`: only what follows this segment.
+        `prefix`: where; by default the roots. `limit`: at most how many.
+        `after`: only those after this segment.
         """
         limit, below = validation.check_integer(limit, "limit", 1, 1000), Namespace.checked(prefix, "prefix")
         scope = self._access.scope(principal, below)
@@ -122,10 +124,10 @@ class Overview:
         limit: Annotated[int, Meta(ge=1, le=100)] = 20,
         after_cursor: AfterCursor | None = None,
     ) -> Page[Memory]:
-        """Memories below a prefix, those first that were written last.
+        """Memories below a prefix, the newest first.
 
-        `prefix`: where. `exact`: whether to look only in the namespace itself. `limit`: how many.
-        `after_cursor`: where an earlier answer ended.
+        `prefix`: where. `exact`: whether to look only in the namespace itself. `limit`: at most how
+        many. `after_cursor`: where an earlier answer ended.
         """
         limit = validation.check_integer(limit, "limit", 1, 100)
         before = MAX_INT64 if after_cursor is None else cursor.decode(after_cursor)
@@ -133,8 +135,8 @@ class Overview:
         scope = self._access.scope(principal, below, exact=exact)
 
         def read() -> Page[Memory]:
-            found = self._engine.newest(scope, now=self._engine.clock(), limit=limit + 1, before=before)
-            rows, more = take_page((row for row, _ in found), limit)
+            newest = self._engine.newest(scope, now=self._engine.clock(), limit=limit + 1, before=before)
+            rows, more = take_page((row for row, _ in newest), limit)
             memories = Page(self._decoder.existing(rows, self._decoder.memory))
             memories.after_cursor = cursor.encode(rows[-1].seq) if more else None
             return memories
@@ -150,16 +152,16 @@ class Overview:
         *,
         days: Annotated[int, Meta(ge=1, le=MOST_DAYS)] = 30,
     ) -> Activity:
-        """What happened below a prefix in the last days, as numbers to plot.
+        """The events below a prefix in the last days, as numbers to plot.
 
-        `prefix`: where. `days`: how many, today among them.
+        `prefix`: where. `days`: how many, including today.
         """
         days, now = validation.check_integer(days, "days", 1, MOST_DAYS), self._engine.clock()
         below = Namespace.checked(prefix, "prefix")
         scope = self._access.scope(principal, below)
         since = (now // DAY - days + 1) * DAY
-        events, growth = self._engine.activity(scope, since=since, rooms=BUSIEST)
-        types = self._types(scope)  # texts out of values; all else here is figures
+        events, growth = self._engine.activity(scope, since=since, rooms=BUSIEST_ROOMS)
+        types = self._types(scope)  # from decrypted values; everything else here is counts
         self._access.record_read(principal, "activity", below, (namespace for namespace, _ in types))
         return Activity(
             since=to_datetime(since).date(),
@@ -169,9 +171,9 @@ class Overview:
         )
 
     def _types(self, scope: Scope) -> list[tuple[Namespace, str]]:
-        """The types of the newest memories that name one, each with where its memory is."""
-        found = self._engine.newest(scope, now=self._engine.clock(), limit=MOST_POINTS)
-        typed = self._typed(row for row, _ in found)
+        """The types of the newest memories that have one, each with the namespace of its memory."""
+        newest = self._engine.newest(scope, now=self._engine.clock(), limit=MOST_POINTS)
+        typed = self._typed(row for row, _ in newest)
         return [(Namespace.decode(row.ns), type) for row, type in typed if type is not None]
 
     def map(
@@ -181,46 +183,43 @@ class Overview:
         *,
         limit: Annotated[int, Meta(ge=1, le=MOST_POINTS)] = MOST_POINTS,
     ) -> Map:
-        """The newest memories below a prefix, laid out so that what means something alike lies close.
+        """The newest memories below a prefix, laid out so that those with similar meaning are close together.
 
-        `prefix`: where. `limit`: how many are looked at.
+        `prefix`: where. `limit`: at most how many.
         """
-        from alcove.search import map_layout  # noqa: PLC0415  it brings numpy along
+        from alcove.search import map_layout  # noqa: PLC0415  it loads numpy
 
         limit = validation.check_integer(limit, "limit", 1, MOST_POINTS)
         below = Namespace.checked(prefix, "prefix")
         scope = self._access.scope(principal, below)
         embedder = self._engine.index.serving() or ""
-        found = [*self._engine.newest(scope, now=self._engine.clock(), limit=limit + 1, embedder=embedder)]
-        placed = [(row, body) for row, body in found[:limit] if body]
-        positions = map_layout.positions([body for _, body in placed])
+        newest = [*self._engine.newest(scope, now=self._engine.clock(), limit=limit + 1, embedder=embedder)]
+        embedded = [(row, body) for row, body in newest[:limit] if body]
+        positions = map_layout.positions([body for _, body in embedded])
         points = [
             MapPoint(
                 namespace=Namespace.decode(row.ns),
                 key=row.key.decode(),
-                text=" · ".join(row.index_texts.values())[:SHOWN],
+                text=" · ".join(row.index_texts.values())[:MAP_TEXT_LENGTH],
                 type=type,
                 x=x,
                 y=y,
             )
-            for (row, type), (x, y) in zip(self._typed(row for row, _ in placed), positions, strict=True)
+            for (row, type), (x, y) in zip(self._typed(row for row, _ in embedded), positions, strict=True)
         ]
         self._access.record_read(principal, "map", below, (point.namespace for point in points))
-        return Map(points=points, unplaced=min(len(found), limit) - len(placed), more=len(found) > limit)
+        return Map(points=points, unplaced=min(len(newest), limit) - len(embedded), more=len(newest) > limit)
 
     def _typed(self, rows: Iterator[Row]) -> Iterator[tuple[Row, str | None]]:
-        """Each with the type that its value names, as long as opening them is no great matter."""
-        left = OPENED_BYTES
+        """Each row with the type in its value, up to `MAX_OPEN_BYTES`."""
+        remaining = MAX_OPEN_BYTES
         for row in rows:
-            left -= len(row.sealed or b"")
-            yield row, self._type(row) if left >= 0 else None
-
-    def _type(self, row: Row) -> str | None:
-        try:
-            found: JSON = self._decoder.value(row).get("type")
-        except KeyDestroyed:  # wiped since it was read
-            return None
-        return found if isinstance(found, str) else None
+            remaining -= len(row.sealed or b"")
+            type: JSON = None
+            if remaining >= 0:
+                with suppress(KeyDestroyed):  # wiped since it was read
+                    type = self._decoder.value(row).get("type")
+            yield row, type if isinstance(type, str) else None
 
 
 def _branch(namespace: Namespace, rooms: dict[Namespace, int]) -> Branch:

@@ -19,7 +19,7 @@ from alcove.store.row_decoder import RowDecoder
 from alcove.vault import Vault, user_subject
 
 _PAGE = 20
-"""Rows read at a time; each may have a megabyte."""
+"""Rows that are read at a time; each may have a megabyte."""
 
 
 class PersonalDataReader:
@@ -29,11 +29,11 @@ class PersonalDataReader:
         self._engine, self._vault, self._decoder, self._audit = engine, vault, decoder, audit
 
     def held(self, principal: Principal, user: str) -> PersonalData:
-        """How much is held about a user; they may ask about themselves."""
+        """Summarises what the store holds about a user; users may ask about themselves."""
         person = self._readable_person(principal, user)
         rooms = self._engine.personal_data.rooms(person)
         own, others = [room for room in rooms if room.own], [room for room in rooms if not room.own]
-        written = [moment for room in own for moment in (room.first, room.last)]
+        times = [moment for room in own for moment in (room.first, room.last)]
         figures = ("memories", "versions", "bytes")
         return PersonalData(
             user=user,
@@ -41,8 +41,8 @@ class PersonalDataReader:
             shared=sum(room.versions for room in others),
             api_keys=sum(key.user == user for key in self._engine.admin.api_keys()),
             key=self._engine.data_keys.find(subject=person.subject) is not None,
-            first_written=to_datetime(min(written)) if written else None,
-            last_written=to_datetime(max(written)) if written else None,
+            first_written=to_datetime(min(times)) if times else None,
+            last_written=to_datetime(max(times)) if times else None,
             namespaces=[*map(to_size, own)],
             shared_rooms=[*map(to_size, others)],
         )
@@ -61,7 +61,7 @@ class PersonalDataReader:
         return ReviewPage(items, cursor.encode(page[-1].seq if page else position))
 
     def export(self, principal: Principal, user: str) -> Iterator[ExportedVersion]:
-        """Every version that is held about a user, with those they wrote into shared rooms; audited."""
+        """Every version held about a user, with those that they wrote into shared rooms; audited."""
         person = self._readable_person(principal, user)
         is_live = dict(self._engine.personal_data.versions(person, live=False))
         self._audit.record(principal, "user.export", user=user, count=len(is_live))

@@ -41,7 +41,7 @@ _FIRST_PAGE, _EXPORT_PAGE = 25, 200
 SMALL_BYTES = 16 * 1024
 """A value up to this size is decrypted and encoded faster than it is handed to another thread."""
 _MAX_ALIKE = 16
-"""Namespaces with the same beginning after which it is faster to seek the next beginning than to read on."""
+"""Namespaces with the same beginning after which seeking the next beginning is faster than reading on."""
 
 
 class Reader:
@@ -90,7 +90,8 @@ class Reader:
             moment = parse_moment(as_of, "as_of")
             self._access.authorise(principal, "read", location.namespace, key)
             row = self._engine.get(location.ns, location.key, now=self._engine.clock(), as_of=moment)
-            check_retained(self._engine, moment)
+            if moment is not None:
+                check_retained(self._engine, moment)
             return row
         while True:
             version, (policy, settings) = self._access.loaded
@@ -108,7 +109,7 @@ class Reader:
     def get_replaced(self, principal: Principal, put: ImportedPut) -> Memory | None:
         """The memory that an import would replace, if the policy allows the import.
 
-        Record the read with `Access.record_read`: whoever imports a guess learns whether it is right.
+        Record the read with `Access.record_read`: the importer of a guess learns whether it is right.
         """
         policy, settings = self._access.current()
         namespace, ns, key = validation.parse_location(put.namespace, put.key, settings)
@@ -168,8 +169,8 @@ class Reader:
         stop = None if limit is None else offset + validation.check_integer(limit, "limit", 1, MAX_OFFSET)
         scope = self._access.scope(principal, prefix)
         namespaces = self._namespaces_in(scope, None if ending else depth)
-        cut = (Namespace(ns[:depth]) for ns in namespaces if ns[len(ns) - len(ending) :] == ending)
-        return [*islice((ns for ns, _ in groupby(cut)), offset, stop)]
+        ancestors = (Namespace(ns[:depth]) for ns in namespaces if ns[len(ns) - len(ending) :] == ending)
+        return [*islice((ns for ns, _ in groupby(ancestors)), offset, stop)]
 
     def namespaces_of(self, principal: Principal, prefix: NamespaceLike, owner: str) -> list[Namespace]:
         """The namespaces below a prefix that end with a user's own segments, `u:<owner>`; sorted.
@@ -244,11 +245,11 @@ class Reader:
             ReadScope(location.messages, Filter(), owner) for owner in (location.messages.owner, None)
         ]:
             return self
-        copies = self._session_cache.look(location, version)
+        copies = self._session_cache.read(location, version)
         return self if copies is None else CachedReader(self, self._access, self._decoder, location, copies)
 
 
-def check_retained(engine: Engine, moment: int | None) -> None:
+def check_retained(engine: Engine, moment: int) -> None:
     """Refuses a moment before the retained history; call it after reading, because retention goes on."""
-    if moment is not None and moment < (earliest := engine.horizon()[0]):
+    if moment < (earliest := engine.horizon()[0]):
         raise InvalidRequest("as_of", f"a moment not before the earliest kept, {to_datetime(earliest)}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from itertools import dropwhile, islice
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias, Unpack, get_args
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeAlias, get_args
 
-from msgspec import Meta
+from msgspec import Meta, structs
 
 from alcove.core import cursor, validation
 from alcove.core.clock import SECOND, parse_moment
@@ -32,6 +32,7 @@ from alcove.core.records import (
 )
 from alcove.engine.engine import Engine
 from alcove.engine.rows import Row, Scope
+from alcove.search import SearchOptions
 from alcove.search.indexer import Indexer
 from alcove.store import row_decoder
 from alcove.store.access import Access
@@ -40,7 +41,7 @@ from alcove.store.reader import MAX_OFFSET, check_retained
 from alcove.store.row_decoder import RowDecoder, retry_if_wiped
 
 if TYPE_CHECKING:
-    from alcove.search.hybrid_search import HybridSearch, SearchOptions, SearchResult
+    from alcove.search.hybrid_search import HybridSearch, SearchResult
     from alcove.search.query import ParsedQuery
 
 List: TypeAlias = list  # inside the class, `list` is the method
@@ -135,13 +136,15 @@ class Searcher:
         if query is not None:
             validation.check_query(query)
         if after_cursor is not None and (query is not None or offset):
-            raise InvalidRequest("after_cursor", "neither a query nor an offset beside it")
+            raise InvalidRequest("after_cursor", "neither a query nor an offset together with it")
         least = validation.parse_min_relevance(min_relevance, min_score)
         if least and query is None:
             name = "min_relevance" if min_relevance else "min_score"
-            raise InvalidRequest(name, "a query beside it, by which relevance is told")
+            raise InvalidRequest(name, "a query together with it: relevance is relevance to a query")
         if unindexed and query is not None:
-            raise InvalidRequest("unindexed", "no query beside it: what has no index text cannot be ranked")
+            raise InvalidRequest(
+                "unindexed", "no query together with it: memories without index text cannot be ranked"
+            )
         after = None if after_cursor is None else cursor.decode_place(after_cursor)
         offset = validation.check_integer(offset, "offset", 0, MAX_OFFSET)
         moment = parse_moment(as_of, "as_of")
@@ -149,28 +152,20 @@ class Searcher:
         scope = replace(self._access.scope(principal, below, filter, exact=exact), unindexed=unindexed)
         if query is None:
             results = retry_if_wiped(lambda: self._first_by_key(scope, moment, after, offset, limit))
-            shown = [each.namespace for each in results]
+            namespaces = [each.namespace for each in results]
         else:
-            if (
-                wait_for_index and moment is None
-            ):  # first: a call that would wait is made again from the start
+            if wait_for_index and moment is None:  # first: a call that would wait starts again from the top
                 matches = partial(self._matches, scope.filter)
                 self._wait_for_index(self._hybrid_search.without_vectors(scope, row_matches=matches))
-            parsed = self._hybrid_search.parse_query(query, mode)
-            options: SearchOptions = {
-                "mode": mode,
-                "limit": limit,
-                "offset": offset,
-                "explain": explain,
-                "unranked": unranked and not least,
-                "min_relevance": least,
-            }
-            results, shown = retry_if_wiped(
-                lambda: self._rank(scope, parsed, moment, similarity=similarity, **options)
+            parsed_query = self._hybrid_search.parse_query(query, mode)
+            unranked = unranked and not least
+            options = SearchOptions(limit, mode, offset, explain, min_relevance=least, unranked=unranked)
+            results, namespaces = retry_if_wiped(
+                lambda: self._rank(scope, parsed_query, moment, options, similarity=similarity)
             )
         searched = Namespace.decode(scope.low)
         results.namespace_prefix = None if searched == below else searched
-        self._access.record_read(principal, "search", below, shown)
+        self._access.record_read(principal, "search", below, namespaces)
         return results
 
     def _first_by_key(
@@ -181,7 +176,8 @@ class Searcher:
         if more:
             results.next_offset = offset + len(results) if len(results) < limit and not after else None
             results.after_cursor = cursor.encode_place(rows[-1].ns, rows[-1].key)
-        check_retained(self._engine, moment)
+        if moment is not None:
+            check_retained(self._engine, moment)
         return results
 
     def parse_query(self, query: str) -> ParsedQuery:
@@ -203,15 +199,9 @@ class Searcher:
         """Searches for a parsed query; `calibrated`: in the order of `relevance`."""
         below = Namespace.checked(prefix, "prefix")
         scope = self._access.scope(principal, below, filter, exact=exact)
-        options: SearchOptions = {
-            "mode": "hybrid",
-            "limit": limit,
-            "offset": 0,
-            "explain": False,
-            "calibrated": calibrated,
-        }
-        results, shown = retry_if_wiped(lambda: self._rank(scope, query, None, **options))
-        self._access.record_read(principal, "search", below, shown)
+        options = SearchOptions(limit, calibrated=calibrated)
+        results, namespaces = retry_if_wiped(lambda: self._rank(scope, query, None, options))
+        self._access.record_read(principal, "search", below, namespaces)
         return results
 
     def _rank(
@@ -219,31 +209,31 @@ class Searcher:
         scope: Scope,
         query: ParsedQuery,
         moment: int | None,
+        options: SearchOptions,
         *,
         similarity: bool = False,
-        **options: Unpack[SearchOptions],
     ) -> tuple[SearchResults, List[Namespace]]:
         """Searches a scope, now or at a moment.
 
         Returns also the namespace of each memory about whose content the answer says something.
         """
-        matches, limit = partial(self._matches, scope.filter), options["limit"]
+        matches = partial(self._matches, scope.filter)
         if moment is None:
-            best = self._hybrid_search.search(scope, query, row_matches=matches, **options)
+            best = self._hybrid_search.search(scope, query, options, row_matches=matches)
         else:
             rows = self._scan(scope, moment)
-            best = self._hybrid_search.search_past(scope, rows, query, moment=moment, **options)
+            best = self._hybrid_search.search_past(scope, rows, query, options, moment=moment)
         results = self._to_results(best, similarity=similarity)
         without_text: List[Namespace] = []
-        if best.next_offset is None and len(results) < limit:
-            unindexed = replace(scope, unindexed=True)
-            if options.get("unranked"):
-                first = max(0, options["offset"] - best.ranked_count)
-                rows = islice(self._scan(unindexed, moment), first, None)
-                self._append_unranked(results, rows, options["offset"], limit)
+        if best.next_offset is None and len(results) < options.limit:
+            if options.unranked:
+                first = max(0, options.offset - best.ranked_count)
+                rows = islice(self._scan(replace(scope, unindexed=True), moment), first, None)
+                self._append_unranked(results, rows, options.offset, options.limit)
             else:
-                rows = self._scan(unindexed, moment)
-                if moment is None:  # bounded, because it is only a hint
+                if moment is not None:
+                    rows = self._scan(replace(scope, unindexed=True), moment)
+                else:  # bounded, because it is only a hint
                     rows = self._engine.index.rows_without_text(
                         scope, texts=best.text_count, max_rows=MAX_EXAMINED, now=self._clock()
                     )
@@ -251,21 +241,30 @@ class Searcher:
                         rows = filter(matches, rows)
                 without_text = [Namespace.decode(row.ns) for row in islice(rows, MAX_COUNTED)]
                 results.unindexed = len(without_text) or None
-        check_retained(self._engine, moment)
-        shown = [each.namespace for each in results]
-        if scope.filter.conditions:  # a filter makes the counts say something about content
-            counted = {*best.unembedded}.difference(row.seq for row, _ in best.hits)
-            shown += [*without_text, *self._engine.index.namespaces_of([*counted])]
-        return results, shown
+        if moment is not None:
+            check_retained(self._engine, moment)
+        namespaces = [each.namespace for each in results]
+        if scope.filter.conditions:  # with a filter, the counts say something about content
+            without_vectors = {*best.unembedded}.difference(row.seq for row, _ in best.hits)
+            namespaces += [*without_text, *self._engine.index.namespaces_of([*without_vectors])]
+        return results, namespaces
 
     def _to_results(self, best: SearchResult, *, similarity: bool = False) -> SearchResults:
-        hits = (self._decoder.search_hit(row, hit, similarity=similarity) for row, hit in best.hits)
-        results = SearchResults(hits)
+        results = SearchResults(
+            structs.replace(
+                self._decoder.memory(row),
+                score=hit.score,
+                relevance=hit.relevance,
+                explain=dict(hit.signals) or None,
+                similarity=hit.similarity if similarity else None,
+            )
+            for row, hit in best.hits
+        )
         results.degraded, results.next_offset = best.degraded, best.next_offset
         return results
 
     def _append_unranked(self, results: SearchResults, rows: Iterable[Row], offset: int, limit: int) -> None:
-        """Fills an answer up with memories that have no index text."""
+        """Appends memories without index text, up to the limit."""
         page, more = take_page(rows, limit - len(results))
         results += map(self._decoder.memory, page)
         if more and len(results) < limit:
@@ -324,18 +323,12 @@ class Searcher:
 
         `unranked`: whether entries without index text come after all others, in their own order.
         """
-        parsed, seqs = self.parse_query(query), [each.seq for each in entries]
+        parsed_query, seqs = self.parse_query(query), [each.seq for each in entries]
         scope = self._access.scope(principal, prefix)
-        options: SearchOptions = {
-            "mode": "hybrid",
-            "limit": limit,
-            "offset": 0,
-            "explain": False,
-            "min_relevance": min_relevance or 0.0,
-        }
+        options = SearchOptions(limit, min_relevance=min_relevance or 0.0)
 
         def search() -> SearchResults:
-            best = self._hybrid_search.search_versions(scope, seqs, parsed, **options)
+            best = self._hybrid_search.search_versions(scope, seqs, parsed_query, options)
             results = self._to_results(best)
             if unranked and not min_relevance and best.next_offset is None and len(results) < limit:
                 unindexed = replace(scope, unindexed=True)
@@ -391,7 +384,8 @@ class Searcher:
         def read() -> List[Entry]:
             rows = islice(self._scan(scope, moment), offset, offset + limit)
             entries = [*map(row_decoder.entry, rows)]
-            check_retained(self._engine, moment)
+            if moment is not None:
+                check_retained(self._engine, moment)
             return entries
 
         entries = retry_if_wiped(read)
@@ -415,14 +409,12 @@ class Searcher:
 
     def _matches(self, filter: Filter, row: Row) -> bool:
         cached = self._field_values.cached
-        if (known := cached.matches(filter, row.seq)) is not None:
-            return known
-        opened: List[dict[str, JSON]] = []
+        if (is_match := cached.matches(filter, row.seq)) is not None:
+            return is_match
 
+        @cache
         def value() -> dict[str, JSON]:
-            if not opened:
-                opened.append(self._decoder.value(row))
-            return opened[0]
+            return self._decoder.value(row)
 
         def read_field(name: str) -> FieldValue:
             return field_of(name, row_decoder.attributes(row), row.index_texts, value)

@@ -1,4 +1,4 @@
-"""Writes memories: each write is checked, sealed and committed in one transaction."""
+"""Writes memories: each write is validated, authorised, sealed, and committed in one transaction."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import contextlib
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
 
 from msgspec import structs
 
-from alcove.core import cursor, records, validation
+from alcove.core import cancellation, cursor, records, validation
+from alcove.core.clock import parse_moment
 from alcove.core.cursor import Page
 from alcove.core.errors import AlcoveError, InvalidRequest, KeyDestroyed, Unavailable
 from alcove.core.namespace import Namespace
@@ -33,17 +35,31 @@ from alcove.core.records import (
     Touch,
 )
 from alcove.core.threads import before_long_work, before_waiting
+from alcove.core.validation import Location
 from alcove.engine.commit import Submission
 from alcove.engine.engine import Engine
-from alcove.engine.rows import DataKeyGone, Outcome, Row, StaleDecision, StoredAnswer
+from alcove.engine.rows import (
+    DataKeyGone,
+    DeleteRow,
+    EvictRow,
+    GetRow,
+    Outcome,
+    PutRow,
+    Row,
+    RowOperation,
+    StaleDecision,
+    StoredAnswer,
+    TouchRow,
+)
+from alcove.engine.rows import Writer as Author
+from alcove.engine.transaction import new_id
 from alcove.search.indexer import Indexer
 from alcove.store import idempotency
-from alcove.store.access import Access
+from alcove.store.access import Access, ActiveConfig
 from alcove.store.audit import AuditLog
-from alcove.store.row_decoder import RowDecoder, entry
+from alcove.store.row_decoder import RowDecoder, bound_to, entry
 from alcove.store.session_cache import SessionCache, SessionLocation
-from alcove.store.write_preparation import WritePreparation
-from alcove.vault import Vault, subject_of, user_subject
+from alcove.vault import SubjectKey, Vault, subject_of, user_subject
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -194,7 +210,7 @@ class Writer:
     ) -> PendingWrite[Entry]:
         """Changes when a memory expires, without a version or an event. NotFound if there is no memory.
 
-        `namespace`, `key`: its place. `ttl_seconds`: how long it lives from now on; by default forever.
+        `namespace`, `key`: its place. `ttl_seconds`: how long it still lives; by default forever.
         """
         return PendingWrite(self, principal, [Touch(namespace, key, ttl_seconds)], is_batch=False)
 
@@ -218,11 +234,10 @@ class Writer:
         `wait_for_index`: whether to wait until the puts can be found by meaning; `indexed` of each entry says
         whether it can.
         """
-        parsed = validation.parse_operations(operations)
         return PendingWrite(
             self,
             principal,
-            parsed,
+            validation.parse_operations(operations),
             idempotency_key,
             after_cursor=after_cursor,
             wait_for_index=wait_for_index,
@@ -236,8 +251,8 @@ class Writer:
         return PendingWrite(self, principal, operations, location=location)
 
     def check(self, principal: Principal, operation: BatchOperation) -> None:
-        """Raises what this write would raise before it has any effect: wrong arguments, or a denial."""
-        write = WritePreparation(self._engine, self._vault, self._access.current(), principal)
+        """Raises the errors that this write would raise before any effect: wrong arguments, or a denial."""
+        write = _Preparation(self._engine, self._vault, self._access.current(), principal)
         with self._access.counting_denials(principal):
             write.check([operation])
 
@@ -247,7 +262,7 @@ class Writer:
         """Checks, seals and submits a write; it may wait for a data key that has to be made first."""
         for _ in range(_MAX_ATTEMPTS):
             version, config = self._access.loaded
-            preparation = WritePreparation(self._engine, self._vault, config, write.principal)
+            preparation = _Preparation(self._engine, self._vault, config, write.principal)
             try:
                 preparation.check(write.operations, is_batch=write.is_batch)
             except AlcoveError as error:
@@ -290,13 +305,16 @@ class Writer:
         if self._session_cache and write.location:
             rows = zip(operations, outcome, strict=True)
             puts = [row for each, row in rows if row and isinstance(each, Put)]
-            self._session_cache.wrote(write.location, puts)
+            self._session_cache.update(write.location, puts)
         if self._indexer and any(isinstance(each, Put) and each.index for each in operations):
             self._indexer.wake()
         if imported:
             owners = [Namespace.checked(each.namespace).owner for each in imported]
             self._audit.imported(principal, owners)
-        results = Page(map(self._result, operations, outcome))
+        results = Page(
+            entry(row) if row and isinstance(each, Put) else self._result(each, row)
+            for each, row in zip(operations, outcome, strict=False)
+        )
         if write.wait_for_index:
             self._wait_for_puts(operations, results)
         namespaces = [each.namespace for each in results if isinstance(each, records.Memory)]
@@ -342,7 +360,7 @@ class Writer:
                 indexed = self.wait_for_index(written, deadline - time.monotonic())
                 results[n] = structs.replace(written, indexed=bool(indexed))
 
-    # What was gathered for a user before a wipe must not be written after it
+    # Data that was collected for a user before a wipe must not be written after it
 
     def key_binding(self, user: str) -> KeyBinding:
         """Returns what a `DeferredPut` for a user is bound to; it does not wait for other writes."""
@@ -359,6 +377,158 @@ class Writer:
         self._vault.forget(user_subject(user))  # another process may have wiped them
         if self.key_binding(user)[0] != since[0]:
             raise Unavailable("this user's data was erased in the meantime; nothing was stored")
+
+
+@dataclass(slots=True)
+class _Room:
+    """What the puts of one write into one namespace share."""
+
+    owner: str | None
+    subject: str
+    attributes: str | None = None
+    """Those of every put there, once one is allowed by a policy that does not judge content."""
+
+
+class _AllowedPut(NamedTuple):
+    """A put that was checked and allowed, and is not sealed yet."""
+
+    location: Location
+    value: bytes
+    index_text: str | None
+    ttl: int | None
+    expected: int | None
+    room: _Room
+    attributes: str
+    data_key: SubjectKey | None
+    """The key to seal it with, if that is not the room's."""
+    imported_fields: Mapping[str, Author | int | None]
+    """Fields of the row that an imported memory sets."""
+
+
+class _Preparation:
+    """Prepares the operations of one write by one version of the rules."""
+
+    def __init__(self, engine: Engine, vault: Vault, config: ActiveConfig, principal: Principal) -> None:
+        self._engine, self._vault = engine, vault
+        self._policy, self._settings = config
+        self._principal = principal
+        self._author = Author(principal.user_id, principal.client_id, principal.agent)
+        self._operations: list[RowOperation | _AllowedPut] = []
+        self._rooms: dict[bytes, _Room] = {}
+        """By the encoding of their namespaces: many operations go to few of them."""
+        self._data_keys: dict[str, SubjectKey | None] = {}
+        """By subject; None for a key that has to be read or made."""
+
+    def check(self, operations: Sequence[BatchOperation], *, is_batch: bool = False) -> None:
+        """Validates and authorises; an error of a batch says in `details` which operation it is about."""
+        if len(operations) > (max_batch := self._settings.max_batch):
+            raise InvalidRequest("operations", f"at most {max_batch}, not {len(operations)}")
+        for position, operation in enumerate(operations):
+            if position:
+                cancellation.check()
+            try:
+                location = validation.parse_location(operation.namespace, operation.key, self._settings)
+                if isinstance(operation, Put):
+                    self._operations.append(self._check_put(operation, location))
+                else:
+                    self._operations.append(self._check_other(operation, location))
+            except AlcoveError as error:
+                if is_batch:
+                    error.details["operation"] = position
+                raise
+
+    def data_key(self, subject: str) -> SubjectKey:
+        """The data key of a subject; it may have to be made first, which waits for other writes."""
+        if (key := self._data_keys.get(subject) or self._vault.cached_key(subject)) is None:
+            before_waiting()
+            key = self._vault.key(subject)
+        self._data_keys[subject] = key
+        return key
+
+    def seal(self) -> list[RowOperation]:
+        """Seals the puts and returns all operations as the engine takes them."""
+        rows: list[RowOperation] = []
+        for operation in self._operations:
+            if not isinstance(operation, _AllowedPut):
+                rows.append(operation)
+                continue
+            (_, ns, key), value, index_text, ttl, expected, room, attributes, data_key, imported = operation
+            data_key = data_key or self.data_key(room.subject)
+            id = new_id()
+            sealed = data_key.seal(value, bound_to(id, ns, key))
+            row = PutRow(id, ns, key, room.owner, self._author, data_key.id, sealed, attributes,
+                         index_text, ttl, expected)  # fmt: skip
+            rows.append(row._replace(**imported) if imported else row)  # type: ignore[arg-type]
+        return rows
+
+    def _check_put(self, put: Put, location: Location) -> _AllowedPut:
+        namespace, ns, _ = location
+        value = validation.encode_value(put.value, self._settings)
+        index = validation.encode_index(put.index, self._settings, put.value)
+        ttl = None if put.ttl_seconds is None else validation.parse_ttl(put.ttl_seconds)
+        expected = validation.parse_revision(put.expected_revision, create_only=put.create_only)
+        room = self._rooms.get(ns)
+        if room is None:
+            room = self._rooms[ns] = _Room(namespace.owner, subject_of(namespace))
+        is_import = isinstance(put, records.ImportedPut)
+        attributes = None if is_import else room.attributes
+        if attributes is None:
+            content = self._principal, namespace, put.key, value, index
+            self._policy.authorise_write(*content, "import" if is_import else "write")
+            attributes = self._policy.attributes(*content).decode()
+            if not is_import and not self._policy.judges_content:
+                room.attributes = attributes
+        bound = put.bound if isinstance(put, records.DeferredPut) else None
+        data_key = self._deferred_key(bound, room.subject) if bound else None
+        text = None if index is None else index.decode()
+        fields = self._imported_fields(put) if isinstance(put, records.ImportedPut) else {}
+        return _AllowedPut(location, value, text, ttl, expected, room, attributes, data_key, fields)
+
+    def _check_other(self, operation: BatchOperation, location: Location) -> RowOperation:
+        namespace, ns, key = location
+        policy, principal = self._policy, self._principal
+        match operation:
+            case records.EvictOldest():
+                policy.authorise(principal, "delete", namespace, "*")
+                return EvictRow(ns, key, self._author, operation.most)
+            case records.Get():
+                policy.authorise(principal, "read", namespace, operation.key)
+                return GetRow(ns, key)
+            case records.Delete():
+                expected = validation.parse_revision(operation.expected_revision)
+                policy.authorise(principal, "delete", namespace, operation.key)
+                return DeleteRow(ns, key, self._author, expected)
+            case records.Touch():
+                ttl = None if operation.ttl_seconds is None else validation.parse_ttl(operation.ttl_seconds)
+                if operation.refresh and ttl is not None:
+                    raise InvalidRequest("refresh", "not to be combined with ttl_seconds")
+                policy.authorise_write(principal, namespace, operation.key, b"null", None)
+                return TouchRow(ns, key, ttl, operation.refresh is True)
+            case _:
+                raise InvalidRequest("op", "put, get, delete or touch")
+
+    def _deferred_key(self, bound: records.KeyBinding, subject: str) -> SubjectKey:
+        """The key for a deferred put; KeyDestroyed if the owner of its room was wiped since it was made."""
+        self._vault.forget(subject)  # another process may have wiped them, which the next call must see
+        key_id, wipes = bound
+        if key_id is not None:
+            return self._vault.key_by_id(key_id)
+        data_key = self._vault.key(subject, wipes=wipes)
+        if self._engine.erasure.generation() > wipes:  # a key from before the wipe, or a newer one
+            raise KeyDestroyed("somebody was wiped since")
+        return data_key
+
+    def _imported_fields(self, put: records.ImportedPut) -> dict[str, Author | int | None]:
+        """The times of an imported memory and, if an admin imports it, its author."""
+        author = self._author
+        if put.written_by and self._principal.is_admin:
+            author = Author(put.written_by.user, put.written_by.client, put.written_by.agent)
+        return {
+            "writer": author,
+            "until": parse_moment(put.expires_at, "expires_at"),
+            "original_at": parse_moment(put.created_at, "created_at"),
+            "added_at": parse_moment(put.added_at, "added_at"),
+        }
 
 
 def _answered_count(after_cursor: str, operations: Sequence[BatchOperation]) -> int:

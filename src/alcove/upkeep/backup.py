@@ -129,7 +129,7 @@ def restore(
     all of it is done.
     """
     provider = keys or default_keys(at)
-    local = ErasureLedger.beside(at)
+    local = ErasureLedger.of_store(at)
     with Partial(at) as partial:
         found = _notes(at, ledger)
         with BackupFile(backup) as copy:
@@ -170,7 +170,7 @@ def forget_again(
 
     The wipes are those of the ledger beside the path `beside`, as the key is, and of the one that is given.
     """
-    notes, local = _notes(beside, ledger), ErasureLedger.beside(beside)
+    notes, local = _notes(beside, ledger), ErasureLedger.of_store(beside)
     if notes is None:
         raise StoreError(f"there is no ledger {local.path}: give the one of the lost store")
     with closing(_opened(address)) as engine:
@@ -232,7 +232,7 @@ def _notes(at: Path, ledger: Path | None) -> list[LedgerEntry] | None:
         raise StoreError(f"the ledger {ledger} is not there")
     ledgers = [
         each
-        for each in (ErasureLedger.beside(at), ledger and ErasureLedger(ledger))
+        for each in (ErasureLedger.of_store(at), ledger and ErasureLedger(ledger))
         if each and each.path.exists()
     ]
     notes = {note: None for each in ledgers for note in each.read()}

@@ -185,7 +185,7 @@ def _bring_key(beside: Path, target: Path, *, only_check: bool = False) -> Path 
 
 def _bring_ledger(beside: Path, target: Path, *, only_check: bool = False) -> Path | None:
     """A backup from before the copy, restored beside it, must forget again whom it has to."""
-    ours, theirs = ErasureLedger.beside(beside), ErasureLedger.beside(target)
+    ours, theirs = ErasureLedger.of_store(beside), ErasureLedger.of_store(target)
     notes = ours.read()
     if not {*theirs.read()} <= {*notes}:
         raise StoreError(f"{theirs.path} is the ledger of another store; nothing is written over it")

@@ -233,7 +233,7 @@ def test_a_revoked_api_key_stays_revoked(memory: Alcove, path: Path, to: Path) -
     with Alcove(path, settings=QUIET) as again:
         assert again.open_store.admin.find_api_key(revoked) is None
         assert again.open_store.admin.find_api_key(kept) is not None
-    assert len(ErasureLedger.beside(path).read()) == 1
+    assert len(ErasureLedger.of_store(path).read()) == 1
 
 
 def test_a_later_wipe_is_done_again_to_what_an_earlier_one_had_left_without_a_name(
@@ -299,7 +299,7 @@ def test_a_single_memory_that_was_taken_away_stays_away(
     if by == "the place":
         memory.admin.remove("al", second.id)
     else:
-        ErasureLedger.beside(path).record(LedgerEntry(wiped_at=datetime.now(UTC), memory=first.id))
+        ErasureLedger.of_store(path).record(LedgerEntry(wiped_at=datetime.now(UTC), memory=first.id))
     lose(memory, path)
     assert bring_back(to, path).memories_forgotten == 1
     with Alcove(path, settings=QUIET) as again:

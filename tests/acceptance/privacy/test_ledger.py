@@ -89,7 +89,7 @@ def test_a_new_ledger_is_found_after_a_crash(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("alcove.store.erasure_ledger.sync_folder", folders.append)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "memory.db.wipes").symlink_to(tmp_path / "elsewhere" / "wipes")
-    ledger = ErasureLedger.beside(tmp_path / "memory.db")
+    ledger = ErasureLedger.of_store(tmp_path / "memory.db")
     for key in ("a", "b"):
         ledger.record(LedgerEntry(wiped_at=datetime.now(UTC), api_key=key))
     assert [note.api_key for note in ledger.read()] == ["a", "b"]
