@@ -33,7 +33,7 @@ from splintr import Tokenizer
 
 from alcove.agents.summariser import Point, extend_summary, sentences
 from alcove.core.records import Message
-from alcove.search.words import ENGLISH, STOP_WORDS, term, words
+from alcove.search.words import ENGLISH, STOP_WORDS, stems, words
 
 SHORT_ANSWER = 5
 SEEDS = 5
@@ -81,7 +81,7 @@ def talks(path: Path) -> Iterator[Talk]:
         questions = []
         for qa in sample["qa"]:
             found = [e for text in qa.get("evidence") or [] for e in re.findall(r"D\d+:\d+", text)]
-            answer = frozenset(map(term, _content(str(qa.get("answer", "")))))
+            answer = frozenset(stems([*_content(str(qa.get("answer", "")))]))
             if evidence := [turns[e] for e in dict.fromkeys(found) if e in turns]:
                 short = answer if len(answer) <= SHORT_ANSWER else frozenset[str]()
                 questions.append(Asked(evidence, short, qa["category"]))
@@ -244,7 +244,7 @@ def survives(message: Message, points: Sequence[Point]) -> bool:
 
 def figures(talk: Talk, points: Sequence[Point]) -> Figures:
     alive: dict[datetime | None, bool] = {}
-    told = {term(word) for point in points for word in words(f"{point.speaker}: {point.text}")}
+    told = {*stems([word for point in points for word in words(f"{point.speaker}: {point.text}")])}
     found = Figures(defaultdict(list), [])
     for asked in talk.questions:
         for message in asked.evidence:

@@ -29,7 +29,7 @@ def states(encoder: MiniLM, tokens: list[list[int]]) -> Matrix:
     """The states of all tokens of these texts, but for the two that mark the ends of each."""
     found = []
     for start in range(0, len(tokens), CHUNK):
-        for batch in encoder._passes(encoder._network(), tokens[start : start + CHUNK]):
+        for batch in encoder._run_batches(encoder._network(), tokens[start : start + CHUNK]):
             found += [row[used][1:-1] for row, used in zip(batch.states, batch.used, strict=True)]
     every: Matrix = np.concatenate(found)
     every /= np.linalg.norm(every, axis=1, keepdims=True)

@@ -291,13 +291,13 @@ def test_a_text_half_embedded_goes_with_its_version(queue: Queue) -> None:
 def test_the_model_itself_is_given_bounded_batches_and_cut_texts_lose_nothing(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, states = [], Network.states
+    given, run = [], Network.run
 
-    def counted(self: Network, which: list[int], tokens: list[list[int]]) -> TokenStates:
+    def counted(self: Network, rows: list[int], tokens: list[list[int]]) -> TokenStates:
         given.append(len(tokens) * max(map(len, tokens)))
-        return states(self, which, tokens)
+        return run(self, rows, tokens)
 
-    monkeypatch.setattr(Network, "states", counted)
+    monkeypatch.setattr(Network, "run", counted)
     monkeypatch.setattr("alcove.search.indexer.STEP_BYTES", 1500)
     texts = {
         "text": " ".join(f"On day {n} she watered plant {n * n}." for n in range(100)),

@@ -68,7 +68,7 @@ def test_a_table_that_grew_or_was_joined_finds_what_one_finds_that_was_made_at_o
     for each in tokens[10:]:
         grown = grown.extended([each])
     assert len(grown._blocks) <= MAX_BLOCKS + 1
-    joined = TokenTable.joined([TokenTable.of(tokens[:25]), TokenTable.of(tokens[25:])])
+    joined = TokenTable.concatenate([TokenTable.of(tokens[:25]), TokenTable.of(tokens[25:])])
     for table in (grown, joined):
         np.testing.assert_allclose(table.compare(rows, asked), expected, rtol=1e-5)
     assert TokenTable.of(tokens).bytes == 40 // 4 * 6 * MEMORY_DIMENSIONS // 2 + 4 * 41

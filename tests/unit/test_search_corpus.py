@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alcove.search.corpus import LONG_TEXT, SMALL_ROWS, Corpus, Item, JoinedCorpus
-from alcove.search.postings import K1
+from alcove.search.postings import K1, inverse_frequency
 from alcove.search.ranking import rank
 from alcove.search.vectors import MAX_BLOCKS
 from tests.support.random_corpus import item, question
@@ -154,8 +154,9 @@ def test_a_sample_with_candidates_weighs_words_and_meaning_as_the_whole_does() -
     assert found
     assert len(found.postings.find("tea").rows) == 100  # a fifth of all rows, a tenth of the whole
     for corpus in (found, JoinedCorpus([found])):
-        rarity = corpus.postings.rarity(corpus.postings.find("tea").document_count)
-        assert rarity == pytest.approx(whole.postings.rarity(100), rel=0.05)
+        postings = corpus.postings
+        rarity = inverse_frequency(postings.find("tea").document_count, postings.document_count)
+        assert rarity == pytest.approx(inverse_frequency(100, whole.postings.document_count), rel=0.05)
         assert corpus.postings.document_count == 1000
     asked = question(1).vector
     row, other = found.rows[10], whole.rows[10]

@@ -85,13 +85,13 @@ def test_bge_is_read_by_its_first_token_with_the_prompt_of_its_questions(folder:
         config_sentence_transformers=asked,
     )
     model = encoder(made)
-    assert (model.reading.pooling, model.reading.window, model.reading.query_prompt) == ("cls", 256, prompt)
+    assert (model.config.pooling, model.config.window, model.config.query_prompt) == ("cls", 256, prompt)
     rows = knows_what_is_alike(model, 0.7)
     question = "Where did the cat sit?"
     assert np.allclose(embed_query(model, question), model.embed([prompt + question])[0], atol=1e-5)
     assert int(np.argmax(rows @ embed_query(model, question))) == 0
     plain = encoder(folder(source))
-    assert plain.reading.pooling == "mean", "where nothing is said"
+    assert plain.config.pooling == "mean", "where nothing is said"
     assert not np.allclose(plain.embed(CATS), rows, atol=0.01)
     assert plain.name != model.name, "vectors that cannot be compared have two names"
 
@@ -167,7 +167,7 @@ def test_windows_are_as_long_as_the_files_say_and_leave_room_for_the_prompts(fol
     ],
 )
 def test_the_pooling_is_the_one_that_the_files_name(folder: Make, config: object, pooling: Pooling) -> None:
-    assert ModelFolder.at(folder(pooling=config)).reading.pooling == pooling
+    assert ModelFolder.open(folder(pooling=config)).config.pooling == pooling
 
 
 def test_pooling_leaves_out_what_fills_a_batch() -> None:
@@ -182,7 +182,7 @@ def test_pooling_leaves_out_what_fills_a_batch() -> None:
         "lasttoken": [0, 1],
     }
     for how, row in expected.items():
-        assert np.allclose(batch.pooled(how), [row, short]), how
+        assert np.allclose(batch.pool(how), [row, short]), how
 
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
@@ -219,11 +219,11 @@ def test_of_several_networks_one_is_named_by_its_file(folder: Make, tmp_path: Pa
     network = made / "onnx/model.onnx"
     (made / "onnx/model_fp16.onnx").symlink_to(network.resolve())
     (made / "onnx/model_int8.onnx").symlink_to(network.resolve())
-    assert ModelFolder.at(made).network == network, "the one of the usual name"
+    assert ModelFolder.open(made).network == network, "the one of the usual name"
     network.unlink()
     with pytest.raises(InvalidRequest, match="several"):
-        ModelFolder.at(made)
-    chosen = ModelFolder.at(made / "onnx/model_int8.onnx")
+        ModelFolder.open(made)
+    chosen = ModelFolder.open(made / "onnx/model_int8.onnx")
     assert (chosen.folder, chosen.tokenizer) == (made, made / "tokenizer.json")
     (tmp_path / "empty").mkdir()
     for nothing in ("empty", "not-there"):
@@ -243,5 +243,5 @@ def test_a_text_without_spaces_is_cut_into_windows_all_the_same() -> None:
     model, text = MiniLM(), "日本語のテキスト" * 200
     tokenizer = model._network().tokenizer
     windows = model.windows(text)
-    assert all(len(tokenizer.encode(window).ids) <= model.reading.window for window in windows)
+    assert all(len(tokenizer.encode(window).ids) <= model.config.window for window in windows)
     assert text.endswith(windows[-1])

@@ -162,7 +162,7 @@ class Columns(NamedTuple):
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Columns]) -> Columns:
+    def concatenate(cls, parts: Sequence[Columns]) -> Columns:
         """The rows of several parts, one part after the other."""
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -235,7 +235,7 @@ class Corpus:
         live = np.append(self.columns.live, np.ones(len(added), dtype=bool))
         live[removed] = False
         postings = self.postings.changed(documents(added, self.groups), live)
-        columns = Columns.joined([self.columns, Columns.of(added, postings.lengths[count:], numbers)])
+        columns = Columns.concatenate([self.columns, Columns.of(added, postings.lengths[count:], numbers)])
         groups = {}
         for name, column in self.groups.items():
             groups[name] = np.append(column, _groups(name, added, numbers))
@@ -287,10 +287,10 @@ class JoinedCorpus:
 
     def __init__(self, parts: Sequence[Corpus]) -> None:
         self._parts = parts
-        self.columns = Columns.joined([part.columns for part in parts])
-        self.postings = Postings.joined([part.postings for part in parts])
-        self.vectors = Vectors.joined([part.vectors for part in parts])
-        self.tokens = TokenTable.joined([part.tokens for part in parts])
+        self.columns = Columns.concatenate([part.columns for part in parts])
+        self.postings = Postings.concatenate([part.postings for part in parts])
+        self.vectors = Vectors.concatenate([part.vectors for part in parts])
+        self.tokens = TokenTable.concatenate([part.tokens for part in parts])
         self.order_matters = any(part.order_matters for part in parts)
 
     def __len__(self) -> int:
@@ -309,12 +309,12 @@ class JoinedCorpus:
 
     def _join(self, columns: Sequence[Mapping[T, Rows]], sizes: Sequence[int]) -> dict[T, Rows]:
         """Joins columns of numbers by name; those of each part begin after those of the part before."""
-        joined: dict[T, list[Rows]] = {name: [] for part in columns for name in part}
+        parts: dict[T, list[Rows]] = {name: [] for part in columns for name in part}
         for part, named, start in zip(self._parts, columns, accumulate(sizes, initial=0), strict=False):
-            for name, column in joined.items():
+            for name, column in parts.items():
                 numbers = named.get(name, np.full(len(part), -1, dtype=np.int32))
                 column.append(np.where(numbers < 0, numbers, numbers + np.int32(start)))
-        return {name: np.concatenate(column) for name, column in joined.items()}
+        return {name: np.concatenate(column) for name, column in parts.items()}
 
 
 AnyCorpus = Corpus | JoinedCorpus

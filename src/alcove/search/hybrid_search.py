@@ -31,7 +31,7 @@ from alcove.search.relevance import Calibration, Relevance
 from alcove.search.rerankers import RERANKED_HITS, Reranker, RerankerUnavailable, rerank_scores
 from alcove.search.sources import candidate_sources
 from alcove.search.sources.base import CandidateRequest, Candidates, RowPredicate, to_item
-from alcove.search.sources.scope_cache import ScopeCache
+from alcove.search.sources.memory import ScopeCache
 from alcove.search.text_vectors import WindowVectors, decode_vectors, embed_texts, next_windows
 from alcove.search.vectors import Mask
 

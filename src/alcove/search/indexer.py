@@ -19,7 +19,6 @@ from alcove.engine.index import SearchIndex
 from alcove.engine.rows import EmbeddedPiece, TextToIndex
 from alcove.search.embedders import Embedder, load_numpy
 from alcove.search.sources import candidate_sources
-from alcove.search.sources.scope_cache import ScopeCache
 from alcove.search.text_vectors import dimensions_of, embed_texts, merge_pieces, probe_dimensions
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ STEP_BYTES = 8 * 1024
 """Text embedded in one step, about a quarter of a second: users with few texts wait that long for one with
 many."""
 REST_SECONDS = 0.05
-"""Pause when nothing is due, or while others write, unless somebody waits for a text.
+"""Pause when nothing is due, or while others write, unless a call waits for a text.
 
 Writers then get more of the processor, and their texts share the next step."""
 MAX_PAUSE_SECONDS = 60
@@ -166,14 +165,17 @@ class Indexer(Worker):
         if not candidates.has_backlog():
             candidates.optimize()
             return 0
-        self._sources = self._sources or candidate_sources(self._index, ScopeCache(0), max_texts=0)
+        if not self._sources:
+            from alcove.search.sources.memory import ScopeCache  # noqa: PLC0415  it loads numpy
+
+            self._sources = candidate_sources(self._index, ScopeCache(0), max_texts=0)
         return sum(source.catch_up() for source in self._sources)
 
     def _embed(self, texts: Sequence[TextToIndex], *, has_probed: bool = False) -> None:
         """Embeds and stores texts; if that fails while the embedder takes a probe, each text by itself."""
         try:
             pieces = embed_texts(self._embedder, texts, self._expected_dimensions(), max_bytes=STEP_BYTES)
-            pieces = [*map(self._completed, pieces)]
+            pieces = [*map(self._complete, pieces)]
         except Exception as error:
             if has_probed:
                 self._postpone(texts, error, tries=texts[0].tries)
@@ -193,7 +195,7 @@ class Indexer(Worker):
             return bool(probe_dimensions(self._embedder, self._expected_dimensions()))
         return False
 
-    def _completed(self, piece: EmbeddedPiece) -> EmbeddedPiece:
+    def _complete(self, piece: EmbeddedPiece) -> EmbeddedPiece:
         """A piece; the last one of a text gets the vectors of all pieces."""
         text = piece.text
         if piece.next_place or not (text.field or text.window):

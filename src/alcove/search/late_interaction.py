@@ -28,7 +28,7 @@ MAX_TOKENS = 128
 """Longer texts get no tokens: they contain something like everything somewhere."""
 SCALE = 127
 MEMORY_DIMENSIONS = 54
-"""The first dimensions, which are kept in memory; the others say the least."""
+"""The first dimensions, which are in memory; the others say the least."""
 STEP = 6
 """The value of 1 in four bits: most numbers are below 48, three times the usual value among 64."""
 
@@ -92,7 +92,7 @@ class TokenTable:
         return cls([_Block(0, starts, matrix)], len(tokens))
 
     @classmethod
-    def joined(cls, parts: Sequence[TokenTable]) -> TokenTable:
+    def concatenate(cls, parts: Sequence[TokenTable]) -> TokenTable:
         """The rows of several parts, one part after the other."""
         blocks, row_count = [], 0
         for part in parts:
@@ -102,7 +102,7 @@ class TokenTable:
 
     def extended(self, tokens: Sequence[bytes]) -> TokenTable:
         """With the tokens of new rows."""
-        longer = TokenTable.joined([self, TokenTable.of(tokens)])
+        longer = TokenTable.concatenate([self, TokenTable.of(tokens)])
         first, *small = longer._blocks
         if len(small) < MAX_BLOCKS:
             return longer

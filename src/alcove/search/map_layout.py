@@ -1,7 +1,8 @@
-"""A picture of memories by meaning: where each lies in a plane, so that what is alike lies close.
+"""Lays out memories on a plane so that those with similar meaning are close together.
 
-Two directions of 384 show little. So each text is tied to the few that are nearest to it by all of them; from
-the two directions in which texts differ most, ties pull them together while any two push each other away.
+Two of 384 dimensions show little. So this is a force-directed layout: it begins with the two directions in
+which texts differ most; then each text is pulled to its nearest neighbours by many directions, and pushed
+away from random others.
 """
 
 from __future__ import annotations
@@ -16,64 +17,65 @@ from alcove.search.text_vectors import window_vectors
 
 NEIGHBOURS = 12
 DIRECTIONS = 32
-"""In which likeness is measured: those in which texts differ most."""
+"""Directions in which texts differ most, by which neighbours are found."""
 ROUNDS = 120
-STRANGERS = 12
-"""Texts by which each is pushed away in a round, at random but always the same."""
-AT_ONCE = 1000
+PUSHES = 12
+"""Random texts that push each text away in a round; the same ones in each call."""
+BLOCK_ROWS = 1000
 
 
 def positions(bodies: Sequence[bytes]) -> list[tuple[float, float]]:
-    """Where each text lies, from its kept vectors; both ways between 0 and 1."""
-    middles = [_middle(body) for body in bodies]
-    sizes = {len(each) for each in middles}
-    if len(middles) < 3 or len(sizes) != 1:
-        return [((n + 1) / (len(middles) + 1), 0.5) for n in range(len(middles))]
-    directions = _main_directions(np.stack(middles))
-    placed = _settled(_spread(directions[:, :2]), _nearest(directions))
-    return [(float(x), float(y)) for x, y in _spread(placed)]
+    """The coordinates of each text, from 0 to 1, by its stored vectors."""
+    means = [_mean_vector(body) for body in bodies]
+    sizes = {len(each) for each in means}
+    if len(means) < 3 or len(sizes) != 1:
+        return [((n + 1) / (len(means) + 1), 0.5) for n in range(len(means))]
+    directions = _project(np.stack(means))
+    points = _settle(_spread(directions[:, :2]), _nearest(directions))
+    return [(float(x), float(y)) for x, y in _spread(points)]
 
 
-def _middle(body: bytes) -> Matrix:
+def _mean_vector(body: bytes) -> Matrix:
     rows = [np.frombuffer(row, dtype=np.float32) for row in window_vectors(body)]
-    middle: Matrix = np.mean(rows, axis=0) if rows else np.zeros(1, dtype=np.float32)
-    return middle
+    mean: Matrix = np.mean(rows, axis=0) if rows else np.zeros(1, dtype=np.float32)
+    return mean
 
 
-def _main_directions(vectors: Matrix) -> Matrix:
-    """Each vector by the directions in which all of them differ most."""
+def _project(vectors: Matrix) -> Matrix:
+    """Projects vectors to the directions in which they differ most (PCA)."""
     centred = vectors - vectors.mean(axis=0)
     _, axes = np.linalg.eigh(centred.T @ centred)
-    along: Matrix = centred @ axes[:, ::-1][:, :DIRECTIONS]
-    return along
+    projected: Matrix = centred @ axes[:, ::-1][:, :DIRECTIONS]
+    return projected
 
 
 def _nearest(points: Matrix) -> NDArray[np.intp]:
-    """The nearest others of each: a few, so that of few texts not all are tied to all."""
+    """The nearest neighbours of each point: fewer if there are few points, so that not all are neighbours."""
     count, squares = min(NEIGHBOURS, max(2, len(points) // 5)), (points**2).sum(axis=1)
-    found = []
-    for start in range(0, len(points), AT_ONCE):
-        some = points[start : start + AT_ONCE]
-        apart = squares - 2 * (some @ points.T)
-        apart[np.arange(len(some)), np.arange(start, start + len(some))] = np.inf
-        found.append(np.argpartition(apart, count - 1, axis=1)[:, :count])
-    return np.concatenate(found)
+    neighbours = []
+    for start in range(0, len(points), BLOCK_ROWS):
+        block = points[start : start + BLOCK_ROWS]
+        distances = squares - 2 * (block @ points.T)
+        distances[np.arange(len(block)), np.arange(start, start + len(block))] = np.inf
+        neighbours.append(np.argpartition(distances, count - 1, axis=1)[:, :count])
+    return np.concatenate(neighbours)
 
 
-def _settled(places: Matrix, near: NDArray[np.intp]) -> Matrix:
-    chance = np.random.default_rng(0)
+def _settle(places: Matrix, neighbours: NDArray[np.intp]) -> Matrix:
+    """Pulls points to their neighbours and pushes them away from others, in ever smaller steps."""
+    random = np.random.default_rng(0)
     size = np.float32(1 / np.sqrt(len(places)))
     for turn in range(ROUNDS):
         step = np.float32(0.5 * (1 - turn / ROUNDS))
-        pulled = places[near].mean(axis=1) - places
-        apart = places[:, None] - places[chance.integers(0, len(places), (len(places), STRANGERS))]
-        push = apart / ((apart**2).sum(axis=2, keepdims=True) + size**2)
-        places = places + step * (pulled + size * size * push.sum(axis=1))
+        pull = places[neighbours].mean(axis=1) - places
+        offsets = places[:, None] - places[random.integers(0, len(places), (len(places), PUSHES))]
+        push = offsets / ((offsets**2).sum(axis=2, keepdims=True) + size**2)
+        places = places + step * (pull + size * size * push.sum(axis=1))
     return places
 
 
 def _spread(places: Matrix) -> Matrix:
-    """The same with both ways from 0 to 1, a few that lie far out at the edge."""
+    """Scales coordinates to 0 to 1; the few outliers are moved to the edge."""
     low, high = np.quantile(places, [0.01, 0.99], axis=0)
     scaled: Matrix = np.clip((places - low) / np.maximum(high - low, 1e-9), -0.05, 1.05)
     return ((scaled + 0.05) / 1.1).astype(np.float32)

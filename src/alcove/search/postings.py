@@ -75,17 +75,6 @@ class _Block(NamedTuple):
         slots[terms & (len(slots) - 1)] = 1
         return cls(terms, starts, rows, counts, slots.tobytes())
 
-    def find(self, number: int) -> tuple[Rows, Matrix] | None:
-        """The rows that contain a term, and how often each does."""
-        if not self.slots[number & (len(self.slots) - 1)]:
-            return None
-        place = int(self.terms.searchsorted(number))
-        if place == len(self.terms) or self.terms[place] != number:
-            return None
-        postings = slice(self.starts[place], self.starts[place + 1])
-        rows = self.rows[postings]
-        return rows + np.int32(self.first) if self.first else rows, self.counts[postings]
-
     @property
     def bytes(self) -> int:
         return len(self.slots) + sum(
@@ -136,7 +125,7 @@ class Postings:
         return cls([_Block.of(terms, rows, np.ones(len(terms), dtype=np.float32))], lengths)
 
     @classmethod
-    def joined(cls, parts: Sequence[Postings]) -> Postings:
+    def concatenate(cls, parts: Sequence[Postings]) -> Postings:
         """The rows of several parts, one part after the other."""
         starts = accumulate((len(part.lengths) for part in parts), initial=0)
         blocks = [
@@ -174,13 +163,19 @@ class Postings:
     def __contains__(self, term: Term) -> bool:
         return len(self.find(term).rows) > 0
 
-    def find(self, term: Term) -> PostingList:
-        """The rows that contain a term, and how often each does."""
-        return self.find_number(term_number(term))
-
-    def find_number(self, number: int) -> PostingList:
-        """The same for the number of a term."""
-        lists = [postings for block in self._blocks if (postings := block.find(number))]
+    def find(self, term: Term | int) -> PostingList:
+        """The rows that contain a term, given by itself or by its number, and how often each does."""
+        number = term if isinstance(term, int) else term_number(term)
+        lists = []
+        for block in self._blocks:
+            if block.slots[number & (len(block.slots) - 1)]:
+                place = int(block.terms.searchsorted(number))
+                if place < len(block.terms) and block.terms[place] == number:
+                    postings = slice(block.starts[place], block.starts[place + 1])
+                    rows = block.rows[postings]
+                    lists.append(
+                        (rows + np.int32(block.first) if block.first else rows, block.counts[postings])
+                    )
         rows, counts = lists[0] if lists else _NO_POSTINGS
         if len(lists) > 1:
             rows, counts = map(np.concatenate, zip(*lists, strict=True))
@@ -189,7 +184,7 @@ class Postings:
             rows, counts = rows[is_live], counts[is_live]
         document_count: float = len(rows)
         if self._parts:
-            document_count = sum(part.find_number(number).document_count for part in self._parts)
+            document_count = sum(part.find(number).document_count for part in self._parts)
         elif self._sample:
             document_count = self._sample.estimate(rows)
         return PostingList(rows, counts, document_count)
@@ -225,18 +220,14 @@ class Postings:
         b = self.levelling
         return (K1 * (1 - b + b * self.lengths / self.average_length)).astype(np.float32)
 
-    def rarity(self, document_count: float) -> float:
-        """The weight of a term by the number of documents that contain it."""
-        return inverse_frequency(document_count, self.document_count)
-
     def weights(self, postings: PostingList, *, is_label: bool = False) -> Matrix:
         """BM25 of a term in each of its rows; the length of a label does not count."""
         rows, counts, document_count = postings
-        weights = counts * np.float32(self.rarity(document_count) * (K1 + 1))
+        weights = counts * np.float32(inverse_frequency(document_count, self.document_count) * (K1 + 1))
         weights /= counts + (np.float32(K1) if is_label else self._norms[rows])
         return weights
 
-    def compare_rows(self, rows: Rows, others: Rows) -> NDArray[np.float64]:
+    def compare_rows(self, rows: Rows, other_rows: Rows) -> NDArray[np.float64]:
         """For each pair of rows, the cosine of the terms of their texts, weighted by rarity.
 
         Works before any change only.
@@ -245,7 +236,7 @@ class Postings:
         lengths, term_count = np.diff(block.starts), len(block.terms)
         weights = np.where(block.terms & 1, 0, np.log(self.document_count / lengths) ** 2)
         is_compared = np.zeros(len(self.lengths), dtype=np.bool_)
-        is_compared[rows] = is_compared[others] = True
+        is_compared[rows] = is_compared[other_rows] = True
         compared = is_compared[block.rows]
         term_rows, terms = block.rows[compared], np.repeat(np.arange(term_count), lengths)[compared]
         order = np.argsort(term_rows, kind="stable")
@@ -257,10 +248,10 @@ class Postings:
         counts = term_rows.searchsorted(rows, side="right") - begins
         pairs = np.repeat(np.arange(len(rows)), counts)
         places = np.arange(len(pairs)) + np.repeat(begins - np.cumsum(counts) + counts, counts)
-        other_keys = others[pairs] * np.int64(term_count) + terms[places]
+        other_keys = other_rows[pairs] * np.int64(term_count) + terms[places]
         is_shared = keys.take(keys.searchsorted(other_keys), mode="clip") == other_keys
         total = np.bincount(pairs, term_weights[places] * is_shared, len(rows))
-        return np.where(total, total / np.sqrt(np.where(total, norms[rows] * norms[others], 1)), 0.0)
+        return np.where(total, total / np.sqrt(np.where(total, norms[rows] * norms[other_rows], 1)), 0.0)
 
 
 def inverse_frequency(document_count: float, total_count: int) -> float:

@@ -11,7 +11,7 @@ from alcove.core.cache import Cache
 from alcove.search.dates import TimeSpan, asks_for_newest, find_span
 from alcove.search.embedders import Matrix
 from alcove.search.vectors import Int16Matrix
-from alcove.search.words import ENGLISH, query_words, stems, term, words
+from alcove.search.words import ENGLISH, query_words, stems, words
 
 MAX_DATED = 2000
 """Characters of a query in which dates are looked for."""
@@ -64,8 +64,7 @@ class ParsedQuery:
         terms: dict[str, RelatedTerms] = {}
         spellings: dict[str, str] = {}
         related = lexicon.related(content) if lexicon else [()] * len(content)
-        for word, its_related in zip(content, related, strict=True):
-            own = term(word, language)
+        for own, word, its_related in zip(stems(content, language), content, related, strict=True):
             terms.setdefault(own, tuple(pair for pair in its_related if pair[0] != own))
             spellings.setdefault(own, word)
         start = text[:MAX_DATED]

@@ -16,6 +16,7 @@ from alcove.core.records import RankingSignal, SearchMode
 from alcove.search.corpus import AnyCorpus
 from alcove.search.dates import DAY, TimeSpan
 from alcove.search.embedders import Matrix
+from alcove.search.postings import inverse_frequency
 from alcove.search.query import ParsedQuery
 from alcove.search.relevance import Calibration, Match, Relevance, coverage, find_matches
 from alcove.search.vectors import Mask, Rows
@@ -61,7 +62,7 @@ class RankingWeights:
     recency: float = 0.2
     """The newest items, if the query asks for them."""
     names: float = 0.12
-    """What was said by somebody whom the query names."""
+    """Items whose speaker the query names."""
     substance: float = 0.14
     """Among short texts, those that say something: with a few more words, and no questions."""
     tokens: float = 0.5
@@ -75,7 +76,7 @@ DEFAULT = RankingWeights()
 
 
 class Hit(NamedTuple):
-    """An item that was found; `signals` explain its rank, if they were asked for."""
+    """A result of a search; `signals` explain its rank, if the search was to explain."""
 
     id: Hashable
     score: float | None
@@ -110,9 +111,9 @@ def rank(
     """
     scorer = _Scorer(corpus, query, mask, weights)
     cosines, from_mean = corpus.vectors.compare(query.vector, centred=mode == "hybrid")
-    allowed = scorer.passing
+    hit_mask = scorer.passing
     if relevance and min_relevance > 0:
-        allowed = allowed & (relevance.scores(cosines) >= min_relevance)
+        hit_mask = hit_mask & (relevance.scores(cosines) >= min_relevance)
     matches: list[Match] | None = None
     if mode == "semantic":
         last = np.float32(-2 if unranked else -np.inf)  # no cosine is below -1
@@ -123,8 +124,8 @@ def rank(
         fused, signals, rules = scorer.fuse(matches, from_mean, mode)
         values = fused
         if mode == "keyword":
-            allowed = allowed & scorer.contain_words(matches)
-    rows = best_rows(np.where(allowed, values, NO_MATCH), limit)
+            hit_mask = hit_mask & scorer.contain_words(matches)
+    rows = best_rows(np.where(hit_mask, values, NO_MATCH), limit)
     relevances = relevance.scores(cosines, rows, matches).tolist() if relevance else [None] * len(rows)
     ids = corpus.columns.id[rows].tolist()
     passing = {name: (column, column[scorer.passing]) for name, column in signals.items()} if explain else {}
@@ -227,7 +228,8 @@ class _Scorer:
             for form in match.texts:
                 if len(form.rows):
                     score[form.rows] = np.maximum(score[form.rows], postings.weights(form))
-            full_match += postings.rarity(max(form.document_count for form in match.texts))
+            document_count = max(form.document_count for form in match.texts)
+            full_match += inverse_frequency(document_count, postings.document_count)
             for related, likeness in match.related if self._weights.related_words else ():
                 values = postings.weights(related)
                 values *= np.float32(self._weights.related_words * likeness)

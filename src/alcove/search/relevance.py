@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from alcove.core.cache import Cache
 from alcove.search.embedders import Embedder, Matrix, embed_query
 from alcove.search.embedders.minilm import NAME
-from alcove.search.postings import PostingList, Postings
+from alcove.search.postings import PostingList, Postings, inverse_frequency
 from alcove.search.query import ParsedQuery
 from alcove.search.vectors import Rows
 from alcove.search.words import LABEL
@@ -40,6 +40,7 @@ MIN_SPREAD = 0.05
 """The least distance between unrelated and answering, for models that can hardly tell them apart."""
 DIGITS = 4
 """Scores are rounded to these digits, so that they are compared as they are reported."""
+_NO_ROWS = np.zeros(0, dtype=np.int32)
 MAX_CALIBRATIONS = 16
 """Embedders whose calibration is cached."""
 
@@ -53,28 +54,21 @@ class Match(NamedTuple):
     """The same in labels."""
     related: list[tuple[PostingList, float]]
     """The terms of related words with their likeness, the most alike first."""
-
-    @property
-    def rows(self) -> Rows:
-        """The rows that contain the word itself, each once and in order."""
-        parts = [postings.rows for postings in (*self.texts, *self.labels) if len(postings.rows)]
-        if not parts:
-            return np.zeros(0, dtype=np.int32)
-        return parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+    rows: Rows
+    """The rows that contain the word itself, each once and in order."""
 
 
 def find_matches(query: ParsedQuery, postings: Postings) -> list[Match]:
     """Looks up each word of a query."""
     forms, matches = query.forms(postings.languages), []
     for term, related in query.terms.items():
+        texts = [postings.find(form) for form in forms[term]]
+        labels = [postings.find((LABEL, form)) for form in forms[term]]
         lists = ((postings.find(other), likeness) for other, likeness in related)
-        matches.append(
-            Match(
-                [postings.find(form) for form in forms[term]],
-                [postings.find((LABEL, form)) for form in forms[term]],
-                [*islice((pair for pair in lists if len(pair[0].rows)), MAX_RELATED)],
-            )
-        )
+        frequent = [*islice((pair for pair in lists if len(pair[0].rows)), MAX_RELATED)]
+        parts = [each.rows for each in (*texts, *labels) if len(each.rows)] or [_NO_ROWS]
+        rows = parts[0] if len(parts) == 1 else np.unique(np.concatenate(parts))
+        matches.append(Match(texts, labels, frequent, rows))
     return matches
 
 
@@ -87,8 +81,8 @@ def coverage(query: ParsedQuery, postings: Postings, matches: list[Match] | None
     total, total_weight = np.zeros(len(postings.lengths)), 0.0
     for match in find_matches(query, postings) if matches is None else matches:
         rows = match.rows
-        document_count = max(each.document_count for each in (*match.texts, *match.labels))
-        rarity = postings.rarity(max(len(rows), document_count))
+        counts = (each.document_count for each in (*match.texts, *match.labels))
+        rarity = inverse_frequency(max(len(rows), *counts), postings.document_count)
         share = np.zeros_like(total)
         for related, likeness in reversed(match.related):
             share[related.rows] = likeness
@@ -146,13 +140,12 @@ class Calibration(NamedTuple):
         cosines = np.minimum(np.maximum(np.asarray(cosines, dtype=np.float64), -1), 1)
         covered = np.minimum(np.maximum(np.asarray(covered, dtype=np.float64), 0), 1)
         near, best = (cosines - self.unrelated) / spread, (1 - self.unrelated) / spread
-        scores: Numbers = _probability(near + WORDS_WEIGHT * covered) / _probability(best + WORDS_WEIGHT)
+        probability, highest = (
+            1 / (1 + np.exp(-STEEPNESS * (total - MIDPOINT)))
+            for total in (near + WORDS_WEIGHT * covered, best + WORDS_WEIGHT)
+        )
+        scores: Numbers = probability / highest
         return scores.round(DIGITS)
-
-
-def _probability(total: Numbers | float) -> Numbers:
-    probability: Numbers = 1 / (1 + np.exp(-STEEPNESS * (total - MIDPOINT)))
-    return probability
 
 
 BY_WORDS = Calibration(unrelated=0.0, answering=1.0)

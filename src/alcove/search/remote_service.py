@@ -1,4 +1,4 @@
-"""Asking a service of others for something as JSON, bounded in time and in bytes."""
+"""Posts JSON to an external service, bounded in time and in bytes."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from alcove.core.errors import InvalidRequest
 
 
 def address_and_model(url: str, field: str, expected: str) -> tuple[str, str, list[str]]:
-    """The parts of `https://HOST/PATH#MODEL&OPTION`; where they are none, an error about `field`."""
+    """Parses `https://HOST/PATH#MODEL&OPTION`; raises InvalidRequest about `field` for anything else."""
     address, _, fragment = url.partition("#")
     model, *options = fragment.split("&")
     try:
         parts = urlsplit(address)
-        usable = bool(model and parts.hostname and parts.scheme in {"http", "https"} and parts.port != 0)
-    except ValueError:  # a port that is none, a bracket without its other
-        usable = False
-    if not usable:
+        is_valid = bool(model and parts.hostname and parts.scheme in {"http", "https"} and parts.port != 0)
+    except ValueError:  # an invalid port, an unmatched bracket
+        is_valid = False
+    if not is_valid:
         raise InvalidRequest(field, expected)
     return address, model, options
 
 
 class RemoteService:
-    """One address that JSON is posted to. Whatever goes wrong is raised as `error`, in words for an operator.
+    """An address that JSON is posted to. Every failure is raised as `error`, with a message for operators.
 
-    `most` bounds the bytes of an answer, and `timeout` the seconds until it is whole. `meaning` has words for
-    statuses that mean something particular.
+    `max_bytes` bounds an answer, and `timeout` the seconds until all of it is there. `status_messages`: error
+    messages for particular HTTP statuses.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class RemoteService:
         *,
         key: str | None,
         timeout: float,
-        most: int,
-        meaning: Mapping[int, str],
+        max_bytes: int,
+        status_messages: Mapping[int, str],
     ) -> None:
         self._url, self._error, self._key = url, error, key
-        self._timeout, self._most, self._meaning = timeout, most, meaning
+        self._timeout, self._max_bytes, self._status_messages = timeout, max_bytes, status_messages
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def post(self, body: Mapping[str, object]) -> bytes:
-        """What the service answers."""
+        """Posts a body and returns the answer."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
@@ -62,20 +62,20 @@ class RemoteService:
                 return self._read(answer, deadline)
         except urllib.error.HTTPError as error:
             with error:
-                told = self._meaning.get(error.code, f"answered {error.code}")
-                raise self._error(f"{self._url} {told}") from None
+                message = self._status_messages.get(error.code, f"answered {error.code}")
+                raise self._error(f"{self._url} {message}") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             reason = getattr(error, "reason", error)
-            slow = isinstance(reason, TimeoutError)
-            told = f"did not answer in {self._timeout:g} s" if slow else f"cannot be reached: {reason}"
-            raise self._error(f"{self._url} {told}") from None
+            is_slow = isinstance(reason, TimeoutError)
+            message = f"did not answer in {self._timeout:g} s" if is_slow else f"cannot be reached: {reason}"
+            raise self._error(f"{self._url} {message}") from None
 
     def _read(self, answer: IO[bytes], deadline: float) -> bytes:
-        """All of it, unless it drips or does not end: the socket's timeout starts anew with each byte."""
+        """Reads an answer within the bounds: the timeout of the socket starts again with each byte."""
         received = bytearray()
         while chunk := answer.read(64 * 1024):
             received += chunk
-            if len(received) > self._most:
+            if len(received) > self._max_bytes:
                 raise ValueError("the answer is too large")
             if time.monotonic() > deadline:
                 raise TimeoutError
@@ -83,7 +83,7 @@ class RemoteService:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry texts and the key to a host nobody configured."""
+    """Refuses redirects: they would send texts and the key to a host that nobody configured."""
 
     def redirect_request(self, *_: object) -> None:
         return None

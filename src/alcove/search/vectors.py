@@ -66,8 +66,9 @@ class Int16Matrix:
         return floats
 
     def __matmul__(self, other: Matrix) -> Matrix:
-        product = np.empty((len(self), *other.shape[1:]), dtype=np.float32)
-        for rows in row_slices(len(self)):
+        count = len(self._numbers)
+        product = np.empty((count, *other.shape[1:]), dtype=np.float32)
+        for rows in row_slices(count):
             np.matmul(self._numbers[rows].astype(np.float32), other, out=product[rows])
         product.T[...] *= self._scales
         return product
@@ -146,7 +147,7 @@ class Vectors:
         return cls([_Block(matrix, rows, starts, is_content)], len(vectors))
 
     @classmethod
-    def joined(cls, parts: Sequence[Vectors]) -> Vectors:
+    def concatenate(cls, parts: Sequence[Vectors]) -> Vectors:
         """The rows of several parts, one part after the other."""
         blocks, row_count = [], 0
         for part in parts:
@@ -156,7 +157,7 @@ class Vectors:
 
     def changed(self, vectors: Sequence[FieldVectors], live: Mask, labels: Collection[str] = ()) -> Vectors:
         """With the vectors of new rows; `live` says which of all rows are not removed."""
-        longer = Vectors.joined([self, Vectors.of(vectors, self.dimensions, labels)])
+        longer = Vectors.concatenate([self, Vectors.of(vectors, self.dimensions, labels)])
         first, *small = longer._blocks
         if len(small) >= MAX_BLOCKS:
             starts = accumulate((len(block.matrix) for block in small), initial=0)
@@ -207,7 +208,7 @@ class Vectors:
         for n, (matrix, rows, starts, is_content) in enumerate(self._blocks):
             if query is None or not len(rows) or matrix.dimensions != len(query):
                 continue
-            has_one_each = len(matrix) == len(rows)
+            has_one_each = len(is_content) == len(rows)
             products = matrix @ query
             cosines[rows] = products if has_one_each else np.maximum.reduceat(products, starts)
             if centred:

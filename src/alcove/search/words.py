@@ -89,14 +89,14 @@ def words(text: str) -> list[str]:
     """
     normal = text if text.isascii() else _normalize(text)
     if _SEAM.search(normal):
-        found = [
+        result = [
             part for word in _WORD.findall(normal) for part in (word.casefold(), *_identifier_parts(word))
         ]
     else:
-        found = _WORD.findall(normal.casefold())
+        result = _WORD.findall(normal.casefold())
     for number in _NUMBER.findall(normal):
-        found.append(re.sub("[.,]", "", number) if _THOUSANDS.fullmatch(number) else number)
-    return found if normal.isascii() else [*_split_unspaced(found)]
+        result.append(re.sub("[.,]", "", number) if _THOUSANDS.fullmatch(number) else number)
+    return result if normal.isascii() else [*_split_unspaced(result)]
 
 
 def _normalize(text: str) -> str:
@@ -177,19 +177,19 @@ def query_words(words: Sequence[str]) -> tuple[list[str], str]:
 
 def term_counts(text: str) -> dict[str, int]:
     """How often a text contains each of its terms, without function words."""
-    found = words(text)
-    language = detect_language(found)
-    return Counter(stems(content_words(found, language), language))
+    text_words = words(text)
+    language = detect_language(text_words)
+    return Counter(stems(content_words(text_words, language), language))
 
 
 def term_numbers(text: str) -> tuple[list[int], str]:
     """The number of each word's term, 0 for function words; and the language of the text."""
-    found = words(text)
-    language = detect_language(found)
+    text_words = words(text)
+    language = detect_language(text_words)
     cached = TERM_NUMBERS.setdefault(language, {})
-    numbers = [*map(cached.get, map(hash, found))]
+    numbers = [*map(cached.get, map(hash, text_words))]
     if None in numbers:
-        new = {word: 0 for word, number in zip(found, numbers, strict=True) if number is None}
+        new = {word: 0 for word, number in zip(text_words, numbers, strict=True) if number is None}
         content = content_words(new, language)
         new.update(zip(content, map(term_number, stems(content, language)), strict=True))
         if len(new) + sum(map(len, [*TERM_NUMBERS.values()])) > MAX_CACHED_WORDS:
@@ -197,7 +197,7 @@ def term_numbers(text: str) -> tuple[list[int], str]:
         elif TERM_NUMBERS.get(language) is cached:  # else another thread has cleared it
             cached.update(zip(map(hash, new), new.values(), strict=True))
         numbers = [
-            new[word] if number is None else number for word, number in zip(found, numbers, strict=True)
+            new[word] if number is None else number for word, number in zip(text_words, numbers, strict=True)
         ]
     return numbers, language  # type: ignore[return-value]  # no None is left
 
@@ -205,11 +205,6 @@ def term_numbers(text: str) -> tuple[list[int], str]:
 def term_number(term: Term) -> int:
     """A number for a term in this process: a hash that is even for terms of texts and odd for the others."""
     return hash(term) & -2 if isinstance(term, str) else hash(term) | 1
-
-
-def term(word: str, language: str = ENGLISH) -> str:
-    """The term of a word: its stem, without accents."""
-    return stems([word], language)[0]
 
 
 def stems(words: Sequence[str], language: str = ENGLISH) -> list[str]:

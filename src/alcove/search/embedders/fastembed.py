@@ -1,4 +1,4 @@
-"""The models of fastembed, which downloads them: `fastembed:MODEL`."""
+"""Models that fastembed downloads: `fastembed:MODEL`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Model(Protocol):
 
 
 class Fastembed:
-    """One of the models that fastembed downloads, by its name; loaded with the first text.
+    """A model of fastembed by its name; downloaded and loaded with the first text.
 
     For machines with internet: `pip install fastembed`.
     """

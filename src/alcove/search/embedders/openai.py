@@ -1,4 +1,4 @@
-"""Embedders behind a URL: OpenAI, Ollama, and any service that speaks OpenAI's `/v1/embeddings`."""
+"""Embedders at a URL: OpenAI, Ollama, and any service with OpenAI's `/v1/embeddings`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ OLLAMA, OLLAMA_PORT = "127.0.0.1", ":11434"
 
 
 def remote_embedder(spec: str, *, key: str | None = None, timeout: float = 10.0) -> RemoteEmbedder:
-    """The service that an operator named: a URL, `openai:MODEL`, `ollama:MODEL` or `ollama://HOST/MODEL`.
+    """The service that the operator chose: a URL, `openai:MODEL`, `ollama:MODEL` or `ollama://HOST/MODEL`.
 
-    OpenAI's key may be in its own variable. Ollama speaks as OpenAI does; it is on this machine, at its own
-    port, unless another place is named.
+    OpenAI's key may be in `OPENAI_API_KEY`. Ollama has the API of OpenAI, by default on this machine at port
+    11434.
     """
     kind, _, rest = spec.partition(":")
     if kind == "openai":
@@ -37,14 +37,14 @@ def remote_embedder(spec: str, *, key: str | None = None, timeout: float = 10.0)
             raise InvalidRequest("embedder", "ollama:MODEL or ollama://HOST:PORT/MODEL")
         host = host if re.search(r":\d+$", host) else host + OLLAMA_PORT
         hint = {404: f"has no such model: run `ollama pull {model.partition('&')[0]}` there"}
-        return RemoteEmbedder(f"http://{host}/v1#{model}", key=key, timeout=timeout, meaning=hint)
+        return RemoteEmbedder(f"http://{host}/v1#{model}", key=key, timeout=timeout, status_messages=hint)
     return RemoteEmbedder(spec, key=key, timeout=timeout)
 
 
 class RemoteEmbedder:
-    """A service at a URL. `https://host/v1#model` or `…#model&dimensions=256`.
+    """A service at a URL: `https://host/v1#model` or `…#model&dimensions=256`.
 
-    `meaning` says in words what it means by a status.
+    `status_messages`: error messages for particular HTTP statuses.
     """
 
     windows = staticmethod(character_windows)
@@ -55,27 +55,32 @@ class RemoteEmbedder:
         *,
         key: str | None = None,
         timeout: float = 10.0,
-        meaning: Mapping[int, str] = MappingProxyType({}),
+        status_messages: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         address, model, options = address_and_model(url, "embedder", "http(s)://HOST/v1#MODEL")
-        asked = re.fullmatch(r"dimensions=0*([1-9][0-9]*)", options[0]) if options else None
-        if options and not asked:
+        option = re.fullmatch(r"dimensions=0*([1-9][0-9]*)", options[0]) if options else None
+        if options and not option:
             raise InvalidRequest("embedder", "no option but dimensions=NUMBER after the model")
         self.url = address.rstrip("/").removesuffix("/embeddings") + "/embeddings"
         self._model = model
-        self._asked = self._dimensions = int(asked[1]) if asked else None
+        self._requested = self._dimensions = int(option[1]) if option else None
         self._service = RemoteService(
-            self.url, EmbedderUnavailable, key=key, timeout=timeout, most=MAX_ANSWER_BYTES, meaning=meaning
+            self.url,
+            EmbedderUnavailable,
+            key=key,
+            timeout=timeout,
+            max_bytes=MAX_ANSWER_BYTES,
+            status_messages=status_messages,
         )
 
     @property
     def name(self) -> str:
-        """The model, and not where it runs: the same model may move to another host."""
-        return self._model if self._asked is None else f"{self._model}/{self._asked}"
+        """The model without its host: the same model may move to another one."""
+        return self._model if self._requested is None else f"{self._model}/{self._requested}"
 
     @property
     def dimensions(self) -> int:
-        """As asked for, or as the service answers; the first call finds out."""
+        """The requested dimensions, or those that the service answers; the first call finds out."""
         return self._dimensions or int(self.embed(["dimensions"]).shape[1])
 
     def embed(self, texts: Sequence[str]) -> Matrix:
@@ -85,14 +90,14 @@ class RemoteEmbedder:
 
     def _batch(self, texts: Sequence[str]) -> Matrix:
         # Services refuse an empty input; a space is the nearest text to it.
-        given = [text or " " for text in texts]
-        body: dict[str, object] = {"model": self._model, "input": given, "encoding_format": "float"}
-        if self._asked is not None:
-            body["dimensions"] = self._asked
+        inputs = [text or " " for text in texts]
+        body: dict[str, object] = {"model": self._model, "input": inputs, "encoding_format": "float"}
+        if self._requested is not None:
+            body["dimensions"] = self._requested
         rows = _rows(self._service.post(body), len(texts), self.url)
         expected = self._dimensions or rows.shape[1]
         if rows.shape[1] != expected:
-            self._dimensions = self._asked  # which of the two is wrong, is not known here
+            self._dimensions = self._requested  # either number may be wrong
             raise EmbedderUnavailable(
                 f"{self.url} answered {rows.shape[1]} dimensions where {expected} were expected"
             )

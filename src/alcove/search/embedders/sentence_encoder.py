@@ -1,7 +1,7 @@
-"""Sentence models on onnxruntime: texts into tokens, tokens through the network, its states into one vector.
+"""Sentence models on onnxruntime: tokenise a text, run the network, and pool its states into one vector.
 
-Which model it is, where its files are and how it is to be read, is said by those who derive from
-`SentenceEncoder`: the embedded default (`minilm`), and any folder (`model_folder`).
+Subclasses of `SentenceEncoder` say which files a model has and how to use it: the built-in model (`minilm`),
+and any folder (`onnx_folder`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from alcove.search.embedders import EmbedderUnavailable, Matrix, evenly_chosen, load_numpy, spans, unit
+from alcove.search.embedders import EmbedderUnavailable, Matrix, load_numpy, sample_windows, spans, unit
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,55 +29,55 @@ Pooling = Literal["mean", "cls", "max", "lasttoken"]
 Mask: TypeAlias = "NDArray[np.bool_]"
 
 WINDOW = 256
-"""Tokens of a window at most: one vector tells no more, however much a model can take."""
+"""Maximum tokens of a window: one vector cannot represent more, whatever the model takes."""
 POSITIONS = 512
-"""Tokens that a network can take, where nothing else is said."""
+"""Default maximum of tokens that a network takes."""
 OVERLAP = 32
 SLACK = 16
-"""A window that is tokenised by itself may come out a little longer than it was cut."""
+"""A window that is tokenised by itself may have a few tokens more than it was cut to."""
 BATCH, BATCH_TOKENS = 32, 512
-"""Texts, and tokens with their padding, that go through the network together: more is no faster."""
+"""Texts, and tokens with padding, in one run of the network: larger batches are no faster."""
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 CORES = os.cpu_count() or 1
 THREADS = min(4, CORES)
 _running = threading.BoundedSemaphore(max(2, CORES // THREADS))
-"""Batches at once, one of them the indexer's: many long questions must not take many times the memory."""
+"""Concurrent batches, including the indexer's: bounds the memory that many long queries take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """How a model is to be read, as it was trained to be."""
+class EncoderConfig:
+    """How to use a model: as it was trained."""
 
     pooling: Pooling = "mean"
-    """How the states of a text's tokens become one vector."""
+    """How the states of a text's tokens are combined to one vector."""
     window: int = WINDOW
     positions: int = POSITIONS
     query_prompt: str = ""
-    """What is put before a question."""
+    """The prefix of queries."""
     text_prompt: str = ""
-    """What is put before a text to be found."""
+    """The prefix of texts."""
 
 
 class TokenStates(NamedTuple):
-    """What the network makes of a batch of texts, before each of them becomes one vector."""
+    """The states of the tokens of a batch of texts."""
 
-    which: list[int]
-    """The place of each text among all that were given."""
+    rows: list[int]
+    """The position of each text among all texts."""
     states: Matrix
     """A state for each token: [texts, tokens, dimensions]."""
     used: Mask
-    """Which tokens are the text's own, and which only fill the batch: [texts, tokens]."""
+    """False for padding: [texts, tokens]."""
 
-    def pooled(self, how: Pooling) -> Matrix:
-        """One row of length 1 a text."""
+    def pool(self, pooling: Pooling) -> Matrix:
+        """A row of length 1 for each text."""
         import numpy as np  # noqa: PLC0415
 
         states, used = self.states, self.used
-        if how == "cls":
+        if pooling == "cls":
             rows = states[:, 0]
-        elif how == "lasttoken":
+        elif pooling == "lasttoken":
             rows = states[np.arange(len(used)), used.sum(axis=1) - 1]
-        elif how == "max":
+        elif pooling == "max":
             rows = np.where(used[:, :, None], states, -np.inf).max(axis=1)
         else:
             rows = (used[:, None, :].astype(np.float32) @ states)[:, 0] / used.sum(axis=1, keepdims=True)
@@ -85,50 +85,54 @@ class TokenStates(NamedTuple):
 
 
 class Network(NamedTuple):
-    """A model that is loaded."""
+    """A loaded model."""
 
     tokenizer: Tokenizer
     session: InferenceSession
     inputs: dict[str, str]
-    """The inputs that it wants and their types."""
+    """The type of each input."""
     output: str
-    """The one that is read: a state for each token, or where there is none, for each text."""
+    """The output with a state for each token; if there is none, the one with a state for each text."""
     padding: int
-    """The token that fills a batch."""
-    room: int
-    """Tokens of a text that fit in a window, beside its prompt and what the tokenizer adds."""
+    """The padding token."""
+    max_tokens: int
+    """Tokens of a text that fit in a window with its prefix and the tokens that the tokenizer adds."""
     dimensions: int = 0
+    reduction: Reduction | None = None
+    """Reduces token states for late interaction; None if the model has none."""
 
-    def states(self, which: list[int], tokens: list[list[int]]) -> TokenStates:
-        """Texts through the network, all at once."""
+    def run(self, rows: list[int], tokens: list[list[int]]) -> TokenStates:
+        """Runs the network on a batch; `rows`: the position of each text among all texts."""
         import numpy as np  # noqa: PLC0415
 
         lengths = np.array([*map(len, tokens)])
         used = np.arange(lengths.max()) < lengths[:, None]
         ids = np.full(used.shape, self.padding, dtype=np.int64)
         ids[used] = np.concatenate(tokens)
-        feed = dict(zip(INPUTS, (ids, used.astype(np.int64), np.zeros_like(ids)), strict=True))
-        narrow = {name for name, kind in self.inputs.items() if kind == "tensor(int32)"}
-        given = {name: feed[name].astype(np.int32) if name in narrow else feed[name] for name in self.inputs}
+        inputs = dict(zip(INPUTS, (ids, used.astype(np.int64), np.zeros_like(ids)), strict=True))
+        feed = {
+            name: inputs[name].astype(np.int32 if kind == "tensor(int32)" else np.int64, copy=False)
+            for name, kind in self.inputs.items()
+        }
         with _running:
-            states = np.asarray(self.session.run([self.output], given)[0], dtype=np.float32)
-        if states.ndim == 2:  # it pools them itself: one state a text
-            return TokenStates(which, states[:, None, :], np.ones((len(states), 1), dtype=bool))
-        return TokenStates(which, states, used)
+            states = np.asarray(self.session.run([self.output], feed)[0], dtype=np.float32)
+        if states.ndim == 2:  # the network pools by itself: one state for each text
+            return TokenStates(rows, states[:, None, :], np.ones((len(states), 1), dtype=bool))
+        return TokenStates(rows, states, used)
 
 
 class SentenceEncoder(ABC):
     """An embedder that runs a model from files. Nothing is loaded before the first text that needs it."""
 
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
+    def __init__(self, config: EncoderConfig) -> None:
+        self.config = config
         self._loading = threading.Lock()
         self._loaded: Network | None = None
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """What vectors are marked with; it changes with the files and with how they are read."""
+        """Marks the vectors of this model; it changes with the files and the configuration."""
 
     @property
     def dimensions(self) -> int:
@@ -136,85 +140,76 @@ class SentenceEncoder(ABC):
 
     @abstractmethod
     def files(self) -> tuple[Path, Path]:
-        """The tokenizer's file and the network's, once they are known to be the right ones."""
+        """The verified files of the tokenizer and of the network."""
 
     def windows(self, text: str) -> list[str]:
-        reading = self.reading
-        prompt = max(reading.text_prompt, reading.query_prompt, key=len)
-        if len((prompt + text).encode()) <= reading.window - SLACK:  # a token is a byte at least
+        config = self.config
+        prompt = max(config.text_prompt, config.query_prompt, key=len)
+        if len((prompt + text).encode()) <= config.window - SLACK:  # a token has at least one byte
             return [text]
         network = self._network()
-        # In a batch of one: for a single text the tokenizer keeps every other thread of Python waiting.
+        # A batch of one, because for a single text the tokenizer keeps the GIL.
         (encoding,) = network.tokenizer.encode_batch([text], add_special_tokens=False)
-        if len(encoding.ids) <= network.room:
+        if len(encoding.ids) <= network.max_tokens:
             return [text]
         word, place = encoding.word_ids, encoding.offsets
         begins = [n for n in range(len(word)) if n == 0 or word[n] != word[n - 1]]
-        # Where there are no spaces, all of a text may be one word.
+        # A text without spaces may be one word.
         words = pairwise([*begins, len(word)])
         pieces = [(n, min(n + OVERLAP, end)) for begin, end in words for n in range(begin, end, OVERLAP)]
-        runs = spans(pieces, size=network.room, overlap=OVERLAP)
+        runs = spans(pieces, size=network.max_tokens, overlap=OVERLAP)
         return [text[place[first][0] : place[end - 1][1]] for first, end in runs]
 
-    def reduction(self) -> Reduction | None:
-        """What is to be kept of each token's state, for late interaction; None where nothing is."""
-        return None
-
     def embed(self, texts: Sequence[str]) -> Matrix:
-        """One row a text; a text longer than a window gets the middle of its windows."""
-        return self._embedded(texts, self.reading.text_prompt)
+        """A row for each text; a text longer than a window gets the mean of its windows."""
+        return self._embed(texts, self.config.text_prompt)
 
     def embed_with_tokens(self, texts: Sequence[str]) -> tuple[Matrix, list[bytes]]:
-        """One row a text, and by the same pass what is kept of the tokens of each, nothing of a long one."""
+        """A row for each text, and in the same run the reduced tokens of each short text."""
         tokens = [b""] * len(texts)
-        return self._embedded(texts, self.reading.text_prompt, tokens), tokens
+        return self._embed(texts, self.config.text_prompt, tokens), tokens
 
     def embed_query_with_tokens(self, text: str) -> tuple[Matrix, bytes]:
-        """One row for a question, and what is kept of its tokens."""
-        windows = evenly_chosen(self.windows(text))
+        """A row for a query, and its reduced tokens if it is short."""
+        windows = sample_windows(self.windows(text))
         tokens = [b""] * len(windows)
-        rows = self._embedded(windows, self.reading.query_prompt, tokens)
+        rows = self._embed(windows, self.config.query_prompt, tokens)
         return rows.mean(axis=0, keepdims=True), tokens[0] if len(windows) == 1 else b""
 
     def embed_query(self, text: str) -> Matrix:
-        """One row for a question, the middle of its windows."""
+        """A row for a query, the mean of its windows."""
         return self.embed_query_with_tokens(text)[0]
 
-    def _embedded(self, texts: Sequence[str], prompt: str, kept: list[bytes] | None = None) -> Matrix:
-        """One row a text; where it is given, `kept` gets what is kept of the tokens of each short one."""
+    def _embed(self, texts: Sequence[str], prompt: str, token_rows: list[bytes] | None = None) -> Matrix:
+        """A row for each text; puts the reduced tokens of each short text into `token_rows`."""
         import numpy as np  # noqa: PLC0415
 
-        network, most = self._network(), self.reading.window + SLACK
+        network, config = self._network(), self.config
         parts = [[each.ids] for each in network.tokenizer.encode_batch([prompt + text for text in texts])]
         for n, part in enumerate(parts):
-            if len(part[0]) > most:
+            if len(part[0]) > config.window + SLACK:
                 windows = [prompt + window for window in self.windows(texts[n])]
                 parts[n] = [each.ids for each in network.tokenizer.encode_batch(windows)]
-        tokens = [self._cut(ids) for part in parts for ids in part]
+        most = config.positions  # the last token ends the text and stays
+        tokens = [ids if len(ids) <= most else [*ids[: most - 1], ids[-1]] for part in parts for ids in part]
         rows = np.zeros((len(tokens), network.dimensions), dtype=np.float32)
-        reduction = self.reduction() if kept is not None and len(tokens) == len(texts) else None
-        for batch in self._passes(network, tokens):
-            rows[batch.which] = batch.pooled(self.reading.pooling)
-            if reduction and kept is not None:
+        for batch in self._run_batches(network, tokens):
+            rows[batch.rows] = batch.pool(config.pooling)
+            if network.reduction and token_rows is not None and len(tokens) == len(texts):
                 for n, states, used in zip(*batch, strict=True):
-                    kept[n] = reduction.reduce(states[used])
+                    token_rows[n] = network.reduction.reduce(states[used])
         if len(rows) == len(texts):
             return rows
         first = np.cumsum([0, *map(len, parts)])[:-1]
         return unit(np.add.reduceat(rows, first, axis=0))
 
-    def _cut(self, ids: list[int]) -> list[int]:
-        """As many tokens as the network takes; the last one ends the text and stays."""
-        most = self.reading.positions
-        return ids if len(ids) <= most else [*ids[: most - 1], ids[-1]]
-
-    def _passes(self, network: Network, tokens: list[list[int]]) -> Iterator[TokenStates]:
-        """The token states of texts, batch by batch: those of like length, so that little is padding."""
+    def _run_batches(self, network: Network, tokens: list[list[int]]) -> Iterator[TokenStates]:
+        """The token states of texts, in batches of similar length, so that little is padding."""
         order = sorted(range(len(tokens)), key=lambda n: len(tokens[n]), reverse=True)
         while order:
             count = max(1, min(BATCH, BATCH_TOKENS // len(tokens[order[0]])))
             batch, order = order[:count], order[count:]
-            yield network.states(batch, [tokens[n] for n in batch])
+            yield network.run(batch, [tokens[n] for n in batch])
 
     def _network(self) -> Network:
         with self._loading:
@@ -225,44 +220,46 @@ class SentenceEncoder(ABC):
 
     def _load(self) -> Network:
         try:
-            from tokenizers import Tokenizer  # noqa: PLC0415 - the model is lazy
+            from tokenizers import Tokenizer  # noqa: PLC0415  loaded with the model
         except ImportError as error:
             raise EmbedderUnavailable(f"{error.name} is missing: pip install alcove") from None
-        words, weights = self.files()
-        session = opened_network(weights)
+        tokenizer_file, weights = self.files()
+        session = open_network(weights)
         try:
-            tokenizer = Tokenizer.from_file(str(words))
+            tokenizer = Tokenizer.from_file(str(tokenizer_file))
         except Exception as error:  # a bare Exception
-            raise EmbedderUnavailable(f"the tokenizer {words} cannot be loaded: {error}") from None
+            raise EmbedderUnavailable(f"the tokenizer {tokenizer_file} cannot be loaded: {error}") from None
         padding = (tokenizer.padding or {}).get("pad_id", 0)
         tokenizer.no_truncation()
         tokenizer.no_padding()
         inputs = {each.name: each.type for each in session.get_inputs()}
         if unknown := inputs.keys() - {*INPUTS}:
-            raise EmbedderUnavailable(f"the model {weights} wants {unknown.pop()}, which no tokenizer gives")
+            raise EmbedderUnavailable(
+                f"the model {weights} needs the input {unknown.pop()}, which no tokenizer provides"
+            )
         outputs = session.get_outputs()
         output = next((each for each in outputs if len(each.shape) == 3), outputs[0]).name
-        prompts = (self.reading.query_prompt, self.reading.text_prompt)
+        prompts = (self.config.query_prompt, self.config.text_prompt)
         longest = max((tokenizer.encode(prompt).ids for prompt in prompts), key=len)
-        room = self.reading.window - len(longest)
-        if room < OVERLAP:
+        max_tokens = self.config.window - len(longest)
+        if max_tokens < OVERLAP:
             raise EmbedderUnavailable(f"the prompts of {weights} leave no room for a text")
-        network = Network(tokenizer, session, inputs, output, padding, room)
+        network = Network(tokenizer, session, inputs, output, padding, max_tokens)
         try:
-            return network._replace(dimensions=network.states([0], [longest or [0]]).states.shape[-1])
+            return network._replace(dimensions=network.run([0], [longest or [0]]).states.shape[-1])
         except Exception as error:  # bare classes of onnxruntime's own
             raise EmbedderUnavailable(f"the model {weights} does not run: {error}") from None
 
 
-def opened_network(weights: Path, library: str | None = None) -> InferenceSession:
-    """A network that is ready to run; `library` has operators that onnxruntime itself does not."""
+def open_network(weights: Path, library: str | None = None) -> InferenceSession:
+    """Loads a network; `library`: a file with operators that onnxruntime lacks."""
     try:
-        from onnxruntime import InferenceSession, SessionOptions  # noqa: PLC0415 - the model is lazy
+        from onnxruntime import InferenceSession, SessionOptions  # noqa: PLC0415  loaded with the model
     except ImportError as error:
         raise EmbedderUnavailable(f"{error.name} is missing: pip install alcove") from None
     options = SessionOptions()
     options.intra_op_num_threads = THREADS
-    options.enable_cpu_mem_arena = False  # which would keep what the largest batch took
+    options.enable_cpu_mem_arena = False  # it would keep the memory of the largest batch
     # An idle server must not burn a core waiting for the next text.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:

@@ -1,11 +1,11 @@
 """Where searches find candidates: all texts of a scope in memory, quantized vectors, pgvector or Qdrant.
 
-Importing this does not load numpy, which a store that is not searched does without.
+Importing this does not load numpy, which only stores that are searched need.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from alcove.core.errors import requires_extra
 from alcove.engine.index import SearchIndex
@@ -16,8 +16,9 @@ from alcove.engine.vector_index import MakeVectorIndex
 from alcove.search.text_vectors import window_vectors
 
 if TYPE_CHECKING:
+    from alcove.engine.qdrant.index import QdrantIndex
     from alcove.search.sources.base import CandidateSource
-    from alcove.search.sources.scope_cache import ScopeCache
+    from alcove.search.sources.memory import ScopeCache
 
 
 def candidate_sources(index: SearchIndex, cache: ScopeCache, max_texts: int) -> list[CandidateSource]:
@@ -33,16 +34,11 @@ def candidate_sources(index: SearchIndex, cache: ScopeCache, max_texts: int) -> 
         from alcove.search.sources.quantized import QuantizedSource  # noqa: PLC0415
 
         sources.insert(0, QuantizedSource(index, candidates, cache, max_texts))
-    elif isinstance(candidates, TermIndex) and isinstance(vectors, PgVectorIndex):
-        from alcove.search.sources.pgvector import PgVectorSource  # noqa: PLC0415
+    elif isinstance(candidates, TermIndex) and vectors:
+        from alcove.search.sources.postgres import PostgresSource  # noqa: PLC0415
 
-        sources.insert(0, PgVectorSource(index, candidates, vectors, cache, max_texts))
-    elif isinstance(candidates, TermIndex):
-        from alcove.engine.qdrant.index import QdrantIndex  # noqa: PLC0415  an extra
-        from alcove.search.sources.qdrant import QdrantSource  # noqa: PLC0415
-
-        assert isinstance(vectors, QdrantIndex)
-        sources.insert(0, QdrantSource(index, candidates, vectors, cache, max_texts))
+        chosen = cast("PgVectorIndex | QdrantIndex", vectors)  # importing Qdrant needs an extra
+        sources.insert(0, PostgresSource(index, candidates, chosen, cache, max_texts))
     return sources
 
 

@@ -31,7 +31,7 @@ from alcove.search.query import ParsedQuery
 from alcove.search.ranking import DEFAULT, TURN_TERMS, rank
 from alcove.search.relevance import MAX_RELATED
 from alcove.search.sources.base import CandidateRequest, Candidates, decode_fields, to_item
-from alcove.search.sources.scope_cache import ScopeCache
+from alcove.search.sources.memory import ScopeCache
 from alcove.search.text_vectors import window_vectors
 from alcove.search.vectors import Mask
 from alcove.search.words import STOP_WORDS, term_counts

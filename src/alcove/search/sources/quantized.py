@@ -19,7 +19,7 @@ from alcove.engine.vector_index import CandidateQuery, NearestTexts
 from alcove.search.embedders import Matrix
 from alcove.search.postings import Postings
 from alcove.search.sources.indexed import IndexedSource, SampleSeqs, TakeTexts
-from alcove.search.sources.scope_cache import ScopeCache
+from alcove.search.sources.memory import ScopeCache
 from alcove.search.vectors import Rows, row_slices
 
 WIDENING = 8
@@ -137,7 +137,7 @@ class QuantizedTexts:
     def _by_terms(self, weights: Mapping[int, float], limit: int) -> NDArray[np.intp]:
         negative = np.zeros(len(self.seqs), dtype=np.float32)
         for number, weight in weights.items():
-            negative[self.postings.find_number((number & TERM_BITS) << 1).rows] -= np.float32(weight)
+            negative[self.postings.find((number & TERM_BITS) << 1).rows] -= np.float32(weight)
         best = _lowest(negative, limit)
         return best[negative[best] < 0]
 
