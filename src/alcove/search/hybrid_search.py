@@ -82,21 +82,13 @@ class HybridSearch:
     ) -> None:
         """`max_bytes` bounds the memory of corpora. In scopes with more than `max_texts` texts the database
         finds candidates, if it can. `reranker` decides on the order of the first hits."""
-        self._index = index
-        self._embedder = embedder
-        self._clock = clock
-        self._reranker = reranker
+        self._index, self._embedder, self._clock, self._reranker = index, embedder, clock, reranker
         self.cache = ScopeCache(max_bytes)
         self._sources = candidate_sources(index, self.cache, max_texts)
         self._lexicon: Lexicon | None = None
 
     def search(
-        self,
-        scope: Scope,
-        query: ParsedQuery,
-        options: SearchOptions,
-        *,
-        row_matches: RowPredicate,
+        self, scope: Scope, query: ParsedQuery, options: SearchOptions, *, row_matches: RowPredicate
     ) -> SearchResult:
         """The best of the live memories of a scope.
 
@@ -130,13 +122,7 @@ class HybridSearch:
         return self._answer(scope, corpus, corpus.columns.live, query, options)
 
     def search_past(
-        self,
-        scope: Scope,
-        rows: Iterable[Row],
-        query: ParsedQuery,
-        options: SearchOptions,
-        *,
-        moment: int,
+        self, scope: Scope, rows: Iterable[Row], query: ParsedQuery, options: SearchOptions, *, moment: int
     ) -> SearchResult:
         """The best of `rows`, which were current at a moment; embeds a few of those without vectors."""
         with_text = (row for row in rows if row.index_text is not None)

@@ -54,10 +54,7 @@ class Indexer(Worker):
         self, index: SearchIndex, embedder: Embedder, clock: Clock, *, interval: float, batch: int
     ) -> None:
         super().__init__("indexing", self._index_due, interval)
-        self._index = index
-        self._embedder = embedder
-        self._clock = clock
-        self._batch = batch
+        self._index, self._embedder, self._clock, self._batch = index, embedder, clock, batch
         self._sources: list[CandidateSource] = []
         self._hurried = threading.Event()
         self._last_warning = ""

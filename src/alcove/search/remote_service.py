@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import IO
 from urllib.parse import urlsplit
 
@@ -43,7 +44,7 @@ class RemoteService:
         key: str | None,
         timeout: float,
         max_bytes: int,
-        status_messages: Mapping[int, str],
+        status_messages: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self._url, self._error, self._key = url, error, key
         self._timeout, self._max_bytes, self._status_messages = timeout, max_bytes, status_messages

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from types import MappingProxyType
 
 from alcove.core.errors import AlcoveError, InvalidRequest
 
@@ -49,7 +48,6 @@ class RemoteReranker:
             key=key,
             timeout=timeout,
             max_bytes=MAX_ANSWER_BYTES,
-            status_messages=MappingProxyType({}),
         )
 
     def __call__(self, question: str, texts: Sequence[str]) -> list[float]:

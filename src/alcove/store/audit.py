@@ -75,9 +75,7 @@ class AuditLog:
     """
 
     def __init__(self, rows: Administration, vault: Vault, clock: Clock) -> None:
-        self._rows = rows
-        self._vault = vault
-        self._clock = clock
+        self._rows, self._vault, self._clock = rows, vault, clock
         self._denials: Counter[tuple[str | None, str]] = Counter()
         self._open_reads: dict[PrivilegedRead, _OpenEntry] = {}
         self._unsaved: dict[int, _OpenEntry] = {}
@@ -90,11 +88,15 @@ class AuditLog:
         self, actor: Principal | None, action: str, *, user: str | None = None, **details: object
     ) -> None:
         """Writes an entry; it is on the disk when this returns."""
-        self._rows.add_audit([self._entry(actor.user_id if actor else None, action, user, details)])
+        self._rows.add_audit([self.entry(actor, action, user=user, **details)])
 
-    def entry(self, actor: Principal, action: str, **details: object) -> AuditRow:
+    def entry(
+        self, actor: Principal | None, action: str, *, user: str | None = None, **details: object
+    ) -> AuditRow:
         """An entry that the caller writes in the same transaction as the change it describes."""
-        return self._entry(actor.user_id, action, None, details)
+        subject = None if user is None else self._vault.pseudonym(user)
+        actor_id = actor.user_id if actor else None
+        return AuditRow(0, self._clock(), actor_id, action, subject, _encode(details))
 
     def purge(self, *, now: int, days: float) -> None:
         """Removes entries that are older than `days`.
@@ -114,7 +116,7 @@ class AuditLog:
         """Records how many memories an import wrote for each owner; None is for rooms without an owner."""
         counts = Counter(owners).items()
         self._rows.add_audit(
-            [self._entry(actor.user_id, "memories.import", owner, {"count": n}) for owner, n in counts]
+            [self.entry(actor, "memories.import", user=owner, count=n) for owner, n in counts]
         )
 
     def count_denial(self, principal: Principal, operation: str) -> None:
@@ -201,7 +203,7 @@ class AuditLog:
         with self._mutex:
             denials, self._denials = self._denials, Counter()
         entries = [
-            self._entry(None, "denied", user, {"operation": operation, "count": count})
+            self.entry(None, "denied", user=user, operation=operation, count=count)
             for (user, operation), count in denials.items()
         ]
         if entries:
@@ -234,12 +236,6 @@ class AuditLog:
             for _, at, actor, action, subject, details in rows
         ]
         return AuditPage(entries, cursor.encode(rows[-1].seq) if rows else None)
-
-    def _entry(
-        self, actor: str | None, action: str, user: str | None, details: Mapping[str, object]
-    ) -> AuditRow:
-        subject = None if user is None else self._vault.pseudonym(user)
-        return AuditRow(0, self._clock(), actor, action, subject, _encode(details))
 
 
 def _encode(details: Mapping[str, object]) -> str:

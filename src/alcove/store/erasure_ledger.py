@@ -106,16 +106,16 @@ class ErasureLedger:
             raise Unavailable(f"the ledger {self.path} cannot be read: {error.strerror}") from None
         if _is_torn(lines[-1]):
             lines.pop()
-        return [self._decode(line, number) for number, line in enumerate(lines, 1) if line.strip()]
-
-    def _decode(self, line: bytes, number: int) -> LedgerEntry:
-        try:
-            return _decode_entry(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise StoreError(
-                f"the ledger {self.path} is damaged in line {number} ({error}): mend the line from another "
-                "copy; without it, somebody who was forgotten could come back"
-            ) from None
+        entries = []
+        for number, line in enumerate(lines, 1):
+            try:
+                entries += [_decode_entry(line)] if line.strip() else []
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                raise StoreError(
+                    f"the ledger {self.path} is damaged in line {number} ({error}): mend the line from "
+                    "another copy; without it, somebody who was forgotten could come back"
+                ) from None
+        return entries
 
 
 def _is_torn(tail: bytes) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,14 +17,17 @@ from alcove.engine.rows import IdempotentRequest, Row, StoredAnswer
 from alcove.vault import SubjectKey, Vault
 
 _MAX_KEY_BYTES = 255
+_NO_CONTENT: dict[str, Any] = {"user": None, "client": None, "agent": None, "data_key": None, "sealed": None,
+                               "attributes": "{}", "index_text": None}  # fmt: skip
+"""Removes everything from a row that an erasure would have to reach."""
 
 
 class _Answer(NamedTuple):
-    """What is stored of a request, sealed: its digest, and the versions of its answer."""
+    """The stored answer to a request, sealed: the digest of the request, and the rows of the answer."""
 
     digest: bytes
     rows: list[Row | None]
-    """Without content or author, which are read again, so that nothing erased since comes back."""
+    """Without content and author, which are read again, so that nothing erased since comes back."""
 
 
 _decode_answer = msgspec.msgpack.Decoder(_Answer).decode
@@ -45,7 +48,8 @@ def request(
     digest = _digest(operations)
 
     def seal(rows: Sequence[Row | None]) -> bytes:
-        return data_key.seal(msgspec.msgpack.encode(_Answer(digest, [*map(_without_content, rows)])), token)
+        answer = _Answer(digest, [row and row._replace(**_NO_CONTENT) for row in rows])
+        return data_key.seal(msgspec.msgpack.encode(answer), token)
 
     return IdempotentRequest(user, token, data_key.id, seal)
 
@@ -57,21 +61,14 @@ def repeat(
     answer = _decode_answer(vault.open(stored.data_key, stored.sealed, token))
     if answer.digest != _digest(operations):
         raise Conflict("idempotency_key: it was used for another request less than 24 hours ago")
-    rows = {row.seq: row for row in engine.versions([row.seq for row in answer.rows if row])}
-    return [_repeat_row(op, row, rows) for op, row in zip(operations, answer.rows, strict=False)]
-
-
-def _repeat_row(operation: BatchOperation, earlier: Row | None, rows: Mapping[int, Row]) -> Row | None:
-    if earlier is None or (isinstance(operation, records.Get) and earlier.seq not in rows):
-        return None
-    return rows.get(earlier.seq, earlier)._replace(expires_at=earlier.expires_at)
-
-
-def _without_content(row: Row | None) -> Row | None:
-    """A row without anything that an erasure would have to reach."""
-    return row and row._replace(
-        user=None, client=None, agent=None, data_key=None, sealed=None, attributes="{}", index_text=None
-    )
+    current = {row.seq: row for row in engine.versions([row.seq for row in answer.rows if row])}
+    rows: list[Row | None] = []
+    for operation, earlier in zip(operations, answer.rows, strict=False):
+        if earlier is None or (isinstance(operation, records.Get) and earlier.seq not in current):
+            rows.append(None)
+        else:
+            rows.append(current.get(earlier.seq, earlier)._replace(expires_at=earlier.expires_at))
+    return rows
 
 
 def _digest(operations: Sequence[BatchOperation]) -> bytes:

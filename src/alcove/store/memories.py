@@ -158,7 +158,7 @@ class Memories:
         return self._sessions.take_request(principal, per_second) if self._sessions else None
 
     def close(self) -> None:
-        """Closes the store; what was acknowledged is on the disk, with or without this call."""
+        """Closes the store. Acknowledged writes are on the disk without this call, too."""
         if self._indexer:
             self._indexer.stop()
         with contextlib.suppress(AlcoveError):

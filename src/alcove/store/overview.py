@@ -20,7 +20,7 @@ from alcove.core.namespace import Namespace
 from alcove.core.principal import JSON, Principal
 from alcove.core.records import AfterCursor, EventKind, Limit, Memory, NamespaceLike
 from alcove.engine.engine import Engine
-from alcove.engine.rows import MAX_INT64, Row, Scope
+from alcove.engine.rows import MAX_INT64, Row
 from alcove.store.access import Access
 from alcove.store.row_decoder import RowDecoder, retry_if_wiped
 
@@ -113,7 +113,11 @@ class Overview:
         depth = len(below) + 1
         deeper = ((Namespace.decode(ns), count) for ns, count in counts)
         branches = groupby(((ns, n) for ns, n in deeper if len(ns) >= depth), lambda each: each[0][:depth])
-        return [_branch(Namespace(ns), dict(rooms)) for ns, rooms in islice(branches, limit)]
+        children = [(Namespace(ns), dict(rooms)) for ns, rooms in islice(branches, limit)]
+        return [
+            Branch(namespace=ns, here=rooms.get(ns, 0), memories=sum(rooms.values()))
+            for ns, rooms in children
+        ]
 
     def newest(
         self,
@@ -161,7 +165,9 @@ class Overview:
         scope = self._access.scope(principal, below)
         since = (now // DAY - days + 1) * DAY
         events, growth = self._engine.activity(scope, since=since, rooms=BUSIEST_ROOMS)
-        types = self._types(scope)  # from decrypted values; everything else here is counts
+        newest = self._engine.newest(scope, now=self._engine.clock(), limit=MOST_POINTS)
+        rows = self._typed(row for row, _ in newest)  # decrypts values; everything else here is counts
+        types = [(Namespace.decode(row.ns), type) for row, type in rows if type is not None]
         self._access.record_read(principal, "activity", below, (namespace for namespace, _ in types))
         return Activity(
             since=to_datetime(since).date(),
@@ -169,12 +175,6 @@ class Overview:
             growth=[Growth(namespace=Namespace.decode(ns), day=_date(day), by=n) for ns, day, n in growth],
             types=dict(Counter(type for _, type in types).most_common()),
         )
-
-    def _types(self, scope: Scope) -> list[tuple[Namespace, str]]:
-        """The types of the newest memories that have one, each with the namespace of its memory."""
-        newest = self._engine.newest(scope, now=self._engine.clock(), limit=MOST_POINTS)
-        typed = self._typed(row for row, _ in newest)
-        return [(Namespace.decode(row.ns), type) for row, type in typed if type is not None]
 
     def map(
         self,
@@ -220,10 +220,6 @@ class Overview:
                 with suppress(KeyDestroyed):  # wiped since it was read
                     type = self._decoder.value(row).get("type")
             yield row, type if isinstance(type, str) else None
-
-
-def _branch(namespace: Namespace, rooms: dict[Namespace, int]) -> Branch:
-    return Branch(namespace=namespace, here=rooms.get(namespace, 0), memories=sum(rooms.values()))
 
 
 def _date(day: int) -> date:

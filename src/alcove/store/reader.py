@@ -50,9 +50,7 @@ class Reader:
     def __init__(
         self, engine: Engine, access: Access, decoder: RowDecoder, session_cache: SessionCache | None
     ) -> None:
-        self._engine = engine
-        self._access = access
-        self._decoder = decoder
+        self._engine, self._access, self._decoder = engine, access, decoder
         self._session_cache = session_cache
 
     def get(

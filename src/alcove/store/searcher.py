@@ -76,13 +76,8 @@ class Searcher:
         index_wait_seconds: float,
     ) -> None:
         """`index_wait_seconds`: how long a call with `wait_for_index` waits."""
-        self._engine = engine
-        self._clock = engine.clock
-        self._access = access
-        self._decoder = decoder
-        self._field_values = field_values
-        self._indexer = indexer
-        self._make_search = make_search
+        self._engine, self._clock, self._access, self._decoder = engine, engine.clock, access, decoder
+        self._field_values, self._indexer, self._make_search = field_values, indexer, make_search
         self._index_wait_seconds = index_wait_seconds
 
     @cached_property

@@ -27,16 +27,14 @@ class Timeline:
     """Reads the events that a principal may see."""
 
     def __init__(self, engine: Engine, access: Access, decoder: RowDecoder) -> None:
-        self._engine = engine
-        self._access = access
-        self._decoder = decoder
+        self._engine, self._access, self._decoder = engine, access, decoder
         self.last_event: Callable[[], int] = engine.last_seq
         """Returns the position of the newest event, whoever may see it."""
         self.on_commit: Callable[[Callable[[], None]], bool] = engine.on_commit
         """Has a function called soon after each write of any process; returns whether the store can."""
 
     def end(self) -> str:
-        """The cursor behind the newest event."""
+        """The cursor after the newest event."""
         return cursor.encode(self.last_event())
 
     def events(
@@ -50,10 +48,10 @@ class Timeline:
         after_cursor: str | None = None,
         limit: Annotated[int, Meta(ge=1, le=200)] = 50,
     ) -> EventPage:
-        """A page of what happened below a prefix, oldest first, and the cursor of the next page.
+        """A page of the events below a prefix, oldest first, and the cursor of the next page.
 
         `prefix`: where to look; by default everywhere you may. `kinds`: only these kinds of events.
-        `after`, `before`: only what happened between these moments.
+        `after`, `before`: only events between these moments.
         `after_cursor`: where an earlier page ended. `limit`: at most how many.
         """
         between = parse_moment(after, "after"), parse_moment(before, "before")

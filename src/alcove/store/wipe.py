@@ -90,7 +90,7 @@ class Eraser:
         return removed
 
     def drop_caches(self, owner: str | None) -> None:
-        """Empties the caches that may hold rows of a user, or of nobody."""
+        """Empties the caches that may have rows of a user, or of rooms without an owner."""
         self._field_values.clear()
         if self._session_cache and owner is not None:
             self._session_cache.forget(owner)

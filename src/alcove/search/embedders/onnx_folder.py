@@ -21,14 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from alcove.core.errors import InvalidRequest
-from alcove.search.embedders import (
-    Embedder,
-    EmbedderUnavailable,
-    Matrix,
-    character_windows,
-    load_numpy,
-    unit,
-)
+from alcove.search.embedders import Embedder, EmbedderUnavailable, Matrix, character_windows, load_numpy, unit
 from alcove.search.embedders.sentence_encoder import (
     POSITIONS,
     SLACK,

@@ -37,8 +37,8 @@ def candidate_sources(index: SearchIndex, cache: ScopeCache, max_texts: int) -> 
     elif isinstance(candidates, TermIndex) and vectors:
         from alcove.search.sources.postgres import PostgresSource  # noqa: PLC0415
 
-        chosen = cast("PgVectorIndex | QdrantIndex", vectors)  # importing Qdrant needs an extra
-        sources.insert(0, PostgresSource(index, candidates, chosen, cache, max_texts))
+        vectors = cast("PgVectorIndex | QdrantIndex", vectors)  # importing Qdrant needs an extra
+        sources.insert(0, PostgresSource(index, candidates, vectors, cache, max_texts))
     return sources
 
 

@@ -110,10 +110,7 @@ class IndexedSource(ABC):
     def __init__(
         self, index: SearchIndex, candidates: CandidateIndex, cache: ScopeCache, max_texts: int
     ) -> None:
-        self._index = index
-        self._candidates = candidates
-        self._cache = cache
-        self._max_texts = max_texts
+        self._index, self._candidates, self._cache, self._max_texts = index, candidates, cache, max_texts
         self._counts: Cache[tuple[bytes, bytes], tuple[IndexState, bool]] = Cache(max_entries=MAX_COUNTS)
         """When the texts of a scope were last counted, and whether there were too many for memory."""
 

@@ -136,8 +136,7 @@ class ScopeCorpus:
     def __init__(self, scope: Scope, index: SearchIndex, max_bytes: int) -> None:
         """`max_bytes`: how large the texts and vectors may be."""
         self.scope = scope
-        self._index = index
-        self._max_bytes = max_bytes
+        self._index, self._max_bytes = index, max_bytes
         self._lock = threading.Lock()
         self._state: IndexState | None = None
         self._corpus = Corpus.of(())
@@ -233,8 +232,7 @@ class InMemorySource:
     problem = None
 
     def __init__(self, index: SearchIndex, cache: ScopeCache) -> None:
-        self._index = index
-        self._cache = cache
+        self._index, self._cache = index, cache
 
     def find(self, scope: Scope, request: CandidateRequest) -> Candidates:
         # A corpus takes up to twice the bytes of its texts and vectors.

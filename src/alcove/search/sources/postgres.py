@@ -28,8 +28,7 @@ class PostgresSource(IndexedSource):
         max_texts: int,
     ) -> None:
         super().__init__(index, terms, cache, max_texts)
-        self._terms = terms
-        self._vectors = vectors
+        self._terms, self._vectors = terms, vectors
 
     def _sample_seqs(self, scope: Scope, size: int) -> SampleSeqs:
         return self._terms.sample(scope, size)
