@@ -7,7 +7,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -93,7 +93,7 @@ class Admin:
         """Changes settings in every process; None resets a setting."""
         principal.require("admin")
         document, after = self._access.change_settings(changes)
-        details: dict[str, object] = {"changed": sorted(changes)}
+        details: dict[str, Any] = {"changed": sorted(changes)}
         if (before := self._access.current().settings).audit_days != after.audit_days:
             details["audit_days"] = {"from": before.audit_days, "to": after.audit_days}
         entry = self._audit.entry(principal, SETTINGS_PUT, **details)
