@@ -60,7 +60,7 @@ def find_span(text: str, now: float | None = None) -> TimeSpan | None:
 
 
 def asks_for_newest(text: str) -> bool:
-    """Whether a query asks for what is newest."""
+    """Whether a query asks for the newest items."""
     return _NEWEST.search(text.casefold()) is not None
 
 

@@ -85,7 +85,7 @@ class Indexer(Worker):
             time.sleep(min(max(elapsed / 8, 0.002), seconds - elapsed, MAX_SLEEP_SECONDS))
 
     def wake_if_due(self) -> None:
-        """Wakes the thread if a text is due: for callers who learn of commits, but not of what is in them."""
+        """Wakes the thread if a text is due; for callers that see commits, but not their content."""
         due = self._index.next_due()
         if due is not None and due <= self._clock():
             self.wake()

@@ -1,4 +1,4 @@
-"""Ranks the texts of a corpus for a query: by words, by meaning, and by what is around them."""
+"""Ranks the texts of a corpus for a query: by words, by meaning, and by their context."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ class _Scorer:
     def _company(self, fused: Matrix) -> Matrix:
         """The best of the items with the same label; less in a very large group.
 
-        What was said on one occasion belongs together; what is filed under one word often does not.
+        Texts of one occasion belong together; texts that share a common label often do not.
         """
         passing = np.where(self.passing, fused, NO_MATCH)
         total = np.zeros_like(fused)

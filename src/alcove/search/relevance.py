@@ -3,7 +3,7 @@
 What a cosine means depends on the model: two unrelated texts have 0.04 with one and 0.46 with another. So a
 cosine is first placed between the model's mean for unrelated texts and its mean for a question and the text
 that answers it. To that is added the share of the query's words that the text contains, because the cosine
-alone takes what is about the same subject for an answer.
+alone mistakes a text about the same subject for an answer.
 
 A curve that was fitted once, to questions of which half have no answer (`bench/knowledge`), turns the sum
 into a probability. At 0.7, a text was about twice as likely to answer the question as not.

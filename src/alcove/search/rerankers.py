@@ -58,7 +58,7 @@ class RemoteReranker:
             scores = {each["index"]: float(each["relevance_score"]) for each in results}
             return [scores[n] for n in range(len(texts))]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-            message = f"{self._url} answered what is not a score for each of {len(texts)} texts"
+            message = f"{self._url} did not answer a score for each of {len(texts)} texts"
             raise RerankerUnavailable(message) from None
 
 

@@ -113,7 +113,7 @@ class ErasureLedger:
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 raise StoreError(
                     f"the ledger {self.path} is damaged in line {number} ({error}): mend the line from "
-                    "another copy; without it, somebody who was forgotten could come back"
+                    "another copy; without it, data of an erased user could come back"
                 ) from None
         return entries
 

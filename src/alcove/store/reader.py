@@ -250,4 +250,6 @@ class Reader:
 def check_retained(engine: Engine, moment: int) -> None:
     """Refuses a moment before the retained history; call it after reading, because retention goes on."""
     if moment < (earliest := engine.horizon()[0]):
-        raise InvalidRequest("as_of", f"a moment not before the earliest kept, {to_datetime(earliest)}")
+        raise InvalidRequest(
+            "as_of", f"a moment since {to_datetime(earliest)}, because older history was removed"
+        )

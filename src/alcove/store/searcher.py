@@ -273,17 +273,19 @@ class Searcher:
         prefix: NamespaceLike,
         *,
         authors: tuple[str | None, ...],
-        besides: Namespace,
+        except_room: Namespace,
     ) -> List[LiveEntry]:
         """A user's own memories below a prefix, without values, in no order.
 
-        These are in rooms that belong to the principal's user, except the room `besides`, and in rooms that
-        belong to nobody if one of `authors` wrote them. The cost depends on these memories only.
+        These are in rooms that belong to the principal's user, without `except_room`, and in rooms without
+        an owner if one of `authors` wrote them. The cost depends on these memories only.
         """
         scope, now = self._access.scope(principal, prefix), self._clock()
-        keys = self._engine.owned_keys(scope, principal.user_id, except_namespace=besides.encode(), now=now)
-        if (allowed := scope.unowned_written_by) is not None:
-            authors = tuple(author for author in authors if author in allowed)
+        keys = self._engine.owned_keys(
+            scope, principal.user_id, except_namespace=except_room.encode(), now=now
+        )
+        if (visible := scope.unowned_written_by) is not None:
+            authors = tuple(author for author in authors if author in visible)
         unowned = replace(scope, unowned=True, unowned_written_by=authors)
         if None in authors:  # the index by author lacks memories without one
             keys += self._engine.keys(unowned, now=now)

@@ -29,7 +29,7 @@ class Timeline:
     def __init__(self, engine: Engine, access: Access, decoder: RowDecoder) -> None:
         self._engine, self._access, self._decoder = engine, access, decoder
         self.last_event: Callable[[], int] = engine.last_seq
-        """Returns the position of the newest event, whoever may see it."""
+        """Returns the position of the newest event, even if the caller may not see it."""
         self.on_commit: Callable[[Callable[[], None]], bool] = engine.on_commit
         """Has a function called soon after each write of any process; returns whether the store can."""
 

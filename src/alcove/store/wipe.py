@@ -60,7 +60,7 @@ class Eraser:
         _, ns, encoded = location = validation.parse_location(namespace, key, self._access.current().settings)
         self._access.authorise(principal, "delete", location.namespace, key)
         count = 0
-        while row := self._engine.get(ns, encoded, now=self._engine.clock()):  # others may write meanwhile
+        while row := self._engine.get(ns, encoded, now=self._engine.clock()):  # others may write again
             count += self.erase_versions(principal, row)
         return count > 0
 
@@ -149,11 +149,11 @@ class Wiper:
     ) -> Receipt:
         """Erases everything that belongs to a user and destroys their key; only they or an admin may.
 
-        What they wrote into shared rooms loses its author, or is kept unchanged, or is removed too; the
-        receipt lists what stays. With `wait`, the call returns when no byte of what was removed is left in
-        the files of the store; otherwise that happens afterwards. `remains` of the receipt names other places
-        where bytes stay for a while. With `dry_run` nothing is erased, and the receipt says what would be.
-        NotFound if nothing is held about this user.
+        `shared`: whether their memories in shared rooms lose their author, stay unchanged, or are removed;
+        the receipt lists what stays. With `wait`, the call returns when the files of the store have no byte
+        of the removed data left; otherwise they are rebuilt later. `remains` of the receipt names other
+        places where bytes stay for a while. With `dry_run` nothing is erased, and the receipt says what
+        would be. NotFound if the store has nothing about this user.
         """
         person = find_person(self._engine, self._vault, user)
         if shared not in ("keep", "anonymise", "remove"):
@@ -164,7 +164,7 @@ class Wiper:
         note = None if dry_run else partial(self._note, person, shared)
         result = self._engine.erasure.wipe(person, shared=shared, note=note)
         if not result.is_known:
-            expected = "somebody of whom something is held"
+            expected = "a user about whom the store has data"
             raise NotFound(
                 f"user: expected {expected}, not {user!r}", details={"field": "user", "expected": expected}
             )

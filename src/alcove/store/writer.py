@@ -515,7 +515,7 @@ class _Preparation:
             return self._vault.key_by_id(key_id)
         data_key = self._vault.key(subject, wipes=wipes)
         if self._engine.erasure.generation() > wipes:  # a key from before the wipe, or a newer one
-            raise KeyDestroyed("somebody was wiped since")
+            raise KeyDestroyed("a user was wiped since then")
         return data_key
 
     def _imported_fields(self, put: records.ImportedPut) -> dict[str, Author | int | None]:

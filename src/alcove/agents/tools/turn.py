@@ -104,7 +104,7 @@ class ChildRooms(Room):
         (grant,) = self.principal.grants
         try:
             entries = self.memories.searcher.list_user_entries(
-                self.principal, self.namespace, authors=grant.written_by or (), besides=private
+                self.principal, self.namespace, authors=grant.written_by or (), except_room=private
             )
         except PermissionDenied:
             return []

@@ -116,5 +116,5 @@ def _rows(answer: bytes, count: int, url: str) -> Matrix:
         if rows.ndim != 2 or rows.shape[1] == 0 or not np.all(np.isfinite(rows)):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-        raise EmbedderUnavailable(f"{url} answered what is not a list of {count} embeddings") from None
+        raise EmbedderUnavailable(f"{url} did not answer a list of {count} embeddings") from None
     return rows

@@ -49,7 +49,7 @@ MAX_CENTRES = 40
 LONG_TEXT_TERMS = 3 * TURN_TERMS
 """Average terms of texts that can be understood without their neighbours."""
 TERMS_BYTES, MAX_TERMS_BYTES = 200, 2_500_000
-"""The size of a candidate's terms besides their numbers, and of those of all recent candidates."""
+"""The overhead of a cached candidate's terms, and the maximum size of all of them."""
 MAX_TERM_NUMBERS = 20_000
 """Terms whose numbers are cached."""
 MAX_COUNTS = 10_000
