@@ -184,7 +184,7 @@ class SessionCache:
     def check(self) -> str | None:
         """A warning if the session store is down; everything that must work works without it."""
         answer = self._valkey("EXISTS", "alcove")  # in a cluster, PING would go to every node
-        return f"down, and not needed: {self._valkey.problem}" if answer is None else None
+        return f"away, and not needed: {self._valkey.problem}" if answer is None else None
 
     def _remove_pending(self) -> bool:
         """Removes copies that could not be removed before; returns whether none are left."""
