@@ -62,9 +62,9 @@ from alcove.core.settings import LLMSettings, Settings
 
 if TYPE_CHECKING:
     from alcove.agents.call_log import ToolCall, UserUse
-    from alcove.agents.context_tiers import Context
+    from alcove.agents.chats import ChatEvent, Reply
+    from alcove.agents.context import Context
     from alcove.agents.knowledge import Document, DocumentText, KnowledgeHit, SourceStatus
-    from alcove.agents.replies import ChatEvent, Reply
     from alcove.agents.runs import Run
     from alcove.agents.service import RoomStats, RoomSummary
     from alcove.agents.sessions import AddedMessages, RemovedSessions, Session, SessionLog, UserSummary
@@ -106,9 +106,9 @@ __all__ = [
 
 _LAZY_NAMES = {
     "alcove.agents.call_log": "ToolCall UserUse",
-    "alcove.agents.context_tiers": "Context",
+    "alcove.agents.context": "Context",
     "alcove.agents.knowledge": "Document DocumentText KnowledgeHit SourceStatus",
-    "alcove.agents.replies": "ChatEvent Reply",
+    "alcove.agents.chats": "ChatEvent Reply",
     "alcove.agents.runs": "Run",
     "alcove.agents.service": "RoomStats RoomSummary",
     "alcove.agents.sessions": "AddedMessages RemovedSessions Session SessionLog UserSummary",

@@ -10,8 +10,7 @@ from typing import Any
 from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm import make_provider
-from alcove.llm.model import Model
-from alcove.llm.records import FailedAttempt, ModelAnswer, ModelRequest, ProviderError
+from alcove.llm.model import FailedAttempt, Model, ModelAnswer, ModelRequest, ProviderError
 from tests.support.llm_server import LLMServer
 
 

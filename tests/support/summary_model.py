@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from alcove import Alcove, Settings
-from alcove.agents.context_tiers import Context
+from alcove.agents.context import Context
 from alcove.client.store import AgentsHandle
-from alcove.llm.records import ModelAnswer, ModelRequest, ProviderError
+from alcove.llm.model import ModelAnswer, ModelRequest, ProviderError
 from tests.support.waiting import PATIENCE, until
 
 BY_MODEL = "summary by default"

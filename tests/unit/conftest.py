@@ -9,7 +9,7 @@ import pytest
 
 from alcove.agents.specs import loading
 from alcove.agents.specs.loading import read_specs, to_yaml
-from alcove.agents.specs.yaml_documents import read_yaml
+from alcove.agents.specs.reader import read_yaml
 from tests.support.spec_schema import json_schema
 
 SCHEMA = jsonschema_rs.validator_for(json_schema())

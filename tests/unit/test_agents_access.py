@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from alcove.agents.rooms import direct_grants
-from alcove.agents.specs.catalogue import Catalogue, may_use
 from alcove.agents.specs.loading import load
-from alcove.agents.specs.records import Agent
+from alcove.agents.specs.records import Agent, Catalogue, may_use
 from alcove.core.errors import NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal

@@ -7,12 +7,12 @@ from textwrap import dedent
 
 import pytest
 
-from alcove.agents.specs.catalogue import Catalogue
 from alcove.agents.specs.loading import load
 from alcove.agents.specs.reader import InvalidSpecs
 from alcove.agents.specs.records import (
     Agent,
     AgentMemory,
+    Catalogue,
     Conversation,
     Facts,
     KnowledgeUse,
@@ -80,7 +80,7 @@ def test_our_own_spelling(specs: Path) -> None:
     assert found.agents["writer"] == Agent(name="writer")
     assert found.teams == {"research-team": Team(name="research-team", workers=("researcher", "writer"))}
     assert found.warnings == ()
-    assert [team.name for team in found.teams_of("writer")] == ["research-team"]
+    assert [name for name, team in found.teams.items() if "writer" in team.workers] == ["research-team"]
 
 
 def test_hooks_beside_primitives_say_whether_turns_are_stored(specs: Path) -> None:

@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from alcove import InvalidRequest, Namespace
-from alcove.agents.rooms import Rooms, private_template
+from alcove.agents.rooms import Rooms
 from alcove.agents.specs.loading import load
 from alcove.agents.specs.reader import InvalidSpecs
 from alcove.agents.specs.records import Agent, AgentMemory, Private
+from alcove.agents.specs.templates import private_template
 from tests.support.waiting import LONG
 
 WORDS = st.sampled_from(["a", "b", "x", "agent", "%25user", "{agent_name}", "{session_id}", "{user_id}", "-"])

@@ -20,7 +20,7 @@ from alcove.agents.specs.reader import InvalidSpecs
         (b"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n"
          b"d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nagents: [*e,*e,*e]",
          "50000 values"),
-        (b"agents: &a [*a]", "an alias that stands inside"),
+        (b"agents: &a [*a]", "an alias inside the block"),
         (b"agents: " + b"[" * 5000, "24 levels"),
         (b"agents: " + b"[" * 40 + b"]" * 40, "24 levels"),
         (b"x" * (1024 * 1024 + 1), "at most 1048576 bytes"),

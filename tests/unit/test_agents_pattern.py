@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from alcove import InvalidRequest
-from alcove.agents.tools.scratch import key_matcher
+from alcove.agents.tools.keyed_rooms import key_matcher
 
 PATTERNS = st.text("ab*?[]!-^\\\n", max_size=12)
 

@@ -16,7 +16,7 @@ def cut(text: bytes, most: int, at: list[int]) -> list[list[bytes]]:
     """The bundles of a text that comes in pieces which end at some places."""
     lines = Lines(most)
     pieces = [text[start:end] for start, end in pairwise([0, *at, len(text)])]
-    return [*(bundle for piece in pieces for bundle in lines.bundles(piece)), lines.rest()]
+    return [*(batch for piece in pieces for batch in lines.batches(piece)), lines.last_batch()]
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -25,7 +25,7 @@ def test_lines_are_the_same_wherever_the_text_is_cut(seed: int) -> None:
     lines = [b"x" * chance.choice([0, 1, 5, 9, 10, 11, 12, 40]) for _ in range(chance.randrange(300))]
     text = b"\n".join(lines) + b"\n" * chance.randrange(2)
     places = sorted(chance.choices(range(len(text) + 1), k=chance.randrange(40)))
-    found = [line for bundle in cut(text, 10, places) for line in bundle]
+    found = [line for batch in cut(text, 10, places) for line in batch]
     wanted = [line[:11] for line in text.split(b"\n")]
     assert found == (wanted if wanted[-1] else wanted[:-1])
 
@@ -35,14 +35,14 @@ def test_a_bundle_is_bounded_in_lines_and_in_bytes() -> None:
         bundles = cut((line + b"\n") * count, 2**30, [*range(0, (len(line) + 1) * count, 65536)])
         assert sum(map(len, bundles)) == count
         assert max(map(len, bundles)) <= 200
-        assert max(sum(map(len, bundle)) for bundle in bundles) < 2**20 + len(line)
+        assert max(sum(map(len, batch)) for batch in bundles) < 2**20 + len(line)
 
 
 def test_of_a_line_that_is_too_long_next_to_nothing_is_kept() -> None:
     lines = Lines(1000)
     for _ in range(1000):
-        assert [*lines.bundles(b"x" * 65536)] == []
-    assert len(lines.rest()[0]) == 1001
+        assert [*lines.batches(b"x" * 65536)] == []
+    assert len(lines.last_batch()[0]) == 1001
 
 
 def test_a_file_is_read_in_pieces_and_lines_get_their_ends() -> None:

@@ -23,8 +23,15 @@ from alcove.core.errors import (
 )
 from alcove.core.settings import LLMSettings
 from alcove.llm import make_provider, resolve_llm
-from alcove.llm.model import Model
-from alcove.llm.records import MAX_TOKENS, FailedAttempt, ModelAnswer, ModelRequest, ProviderError, TokenUse
+from alcove.llm.model import (
+    MAX_TOKENS,
+    FailedAttempt,
+    Model,
+    ModelAnswer,
+    ModelRequest,
+    ProviderError,
+    TokenUse,
+)
 from tests.support.llm_server import LLMServer, fails, llm  # noqa: F401
 from tests.support.model_turns import Pauses, Scripted, ask, asked, reached
 from tests.support.waiting import until
@@ -206,7 +213,7 @@ def test_a_call_may_be_silent_as_long_as_the_settings_say_and_the_turn_has_time(
 
 def test_an_answer_that_goes_on_past_the_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("alcove.llm.records.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("alcove.llm.model.time", SimpleNamespace(monotonic=lambda: now[0]))
     model, _ = a_model(provider := Scripted(["one ", "two ", DONE]))
     pieces = model.ask(structs.replace(asked(), deadline=10.0))
     assert next(pieces) == "one "

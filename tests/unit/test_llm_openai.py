@@ -10,7 +10,7 @@ import pytest
 
 from alcove.core.errors import AlcoveError, UpstreamFailed
 from alcove.llm import openai
-from alcove.llm.records import ModelAnswer, TokenUse
+from alcove.llm.model import ModelAnswer, TokenUse
 from tests.support.llm_server import Json, LLMServer, Play, endless, fails, garbage, llm, text  # noqa: F401
 from tests.support.model_turns import ask, reached
 from tests.support.waiting import until
@@ -175,7 +175,7 @@ def test_what_is_no_answer_is_asked_for_again_and_then_told(
 
 
 def test_a_text_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alcove.llm.records.MAX_CHARACTERS", 1000)
+    monkeypatch.setattr("alcove.llm.model.MAX_CHARACTERS", 1000)
     with reached(server) as (model, _):
         server.play(endless("word ", always=True))
         with pytest.raises(UpstreamFailed, match="no usable answer"):
@@ -184,7 +184,7 @@ def test_a_text_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pyt
 
 
 def test_a_call_that_does_not_end_is_cut_off(server: LLMServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("alcove.llm.records.MAX_CHARACTERS", 1000)
+    monkeypatch.setattr("alcove.llm.model.MAX_CHARACTERS", 1000)
     line = json.dumps({"choices": [{"delta": {"tool_calls": [call("x" * 100, index=0, name="tea")]}}]})
     with reached(server, llm_retries=1) as (model, _):
         server.play(garbage("\n".join([line] * 50), times=2))

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from alcove.agents import summary_writer
+from alcove.agents import summaries
+from alcove.agents.summaries import is_grounded
 from alcove.agents.summariser import Point, Prose
-from alcove.agents.summary_writer import is_grounded
 from alcove.core.errors import AlcoveError, Unavailable, UpstreamFailed
 from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
-from alcove.llm.model import Model
-from alcove.llm.records import ModelAnswer, ProviderError
+from alcove.llm.model import Model, ModelAnswer, ProviderError
 from tests.support.model_turns import Pauses, Scripted
 
 NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)
@@ -69,7 +68,7 @@ def write(
     provider = Scripted([*answer])
     model = Model(provider, LLMSettings(llm_model="m-1", llm_retries=1), sleep=Pauses().sleep)
     given = messages(*SAID) if said is None else said
-    found = summary_writer.write_prose(model, before, points or [], given, most_tokens=most, count=words)
+    found = summaries.write_prose(model, before, points or [], given, most_tokens=most, count=words)
     (asked,) = provider.asked
     system, told = asked.messages
     assert (system.role, told.role, asked.tools) == ("system", "user", ())
@@ -193,7 +192,7 @@ def test_what_a_tool_said_and_what_nobody_said_is_not_told() -> None:
 
 
 def test_of_a_long_conversation_the_last_messages_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summary_writer, "MAX_CONVERSATION_TOKENS", 100)
+    monkeypatch.setattr(summaries, "MAX_CONVERSATION_TOKENS", 100)
     said = messages(*(f"Number {n} of what was said in all the years." for n in range(50)), *SAID)
     _, told = write(ModelAnswer(text=GOOD), said=said)
     lines = told.splitlines()[1:-1]
@@ -223,7 +222,7 @@ def test_what_it_is_told_to_do_is_the_same_whatever_was_said() -> None:
     for said in (messages(*SAID), messages("{words} {0} %s", *SAID)):
         provider = Scripted([ModelAnswer(text=GOOD)])
         model = Model(provider, LLMSettings())
-        summary_writer.write_prose(model, None, [], said, most_tokens=90, count=words)
+        summaries.write_prose(model, None, [], said, most_tokens=90, count=words)
         asked.append(provider.asked[0].messages[0].content or "")
     assert asked[0] == asked[1]
     assert "about 60 words" in asked[0]

@@ -1,1 +1,1 @@
-"""Agents and teams: what their specs say, the rooms that follow, and who may enter them."""
+"""Agents and teams: their specs, rooms, tools, conversations and knowledge."""

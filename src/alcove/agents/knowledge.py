@@ -21,11 +21,10 @@ from msgspec import Meta, Struct, structs
 
 from alcove.agents.chunking import MAX_BYTES, SUFFIXES, Chunk, split_document
 from alcove.agents.document_reading import BadDocument
-from alcove.agents.rooms import KNOWLEDGE
+from alcove.agents.rooms import KNOWLEDGE, decode_value, retry_conflicts
 from alcove.agents.runs import ALCOVE, acting_for
-from alcove.agents.specs.catalogue import Catalogue, includes_caller
+from alcove.agents.specs.records import Catalogue, includes_caller
 from alcove.agents.specs.records import Knowledge as Source
-from alcove.agents.stored_records import decode_value, retry_conflicts
 from alcove.agents.tokens import TokenCounter
 from alcove.core import validation
 from alcove.core.background import Worker
@@ -74,7 +73,7 @@ class KnowledgeHit(Struct, frozen=True, kw_only=True):
 
 
 class SourceStatus(Struct, frozen=True, kw_only=True):
-    """A source and what is in it; `waiting` texts of the whole store are not yet embedded."""
+    """A source and its size; `waiting` counts the texts of the whole store that are not yet embedded."""
 
     name: str
     path: str
@@ -105,7 +104,7 @@ class DocumentText(Document, frozen=True, kw_only=True):
 
 
 class _ChunkKeys(Struct, frozen=True):
-    """The part of a document's record that says in which order its chunks stand."""
+    """The part of a document's record with the keys of its chunks in order."""
 
     order: list[str] = []
 
@@ -148,14 +147,14 @@ class Knowledge:
         self._worker.stop()
 
     def sources(self, principal: Principal) -> list[SourceStatus]:
-        """The sources that the caller may manage, and what is in each."""
+        """The sources that the caller may manage, with their sizes."""
         sources = self._catalogue().knowledge.values()
         return [
             self._status(each) for each in sources if principal.is_auditor or _may_manage(principal, each)
         ]
 
     def sync_source(self, principal: Principal, source: str) -> SourceStatus:
-        """Brings a source in step with its files: replaces what changed, and removes what is gone."""
+        """Syncs a source with its files: replaces changed documents, and removes deleted ones."""
         spec = self._source(principal, source)
         self._refused[source] = self._documents.sync(spec)
         return self._status(spec)
@@ -259,7 +258,7 @@ class Knowledge:
 
 
 class _DocumentStore:
-    """Reads and writes documents without asking who may."""
+    """Reads and writes documents without checking permissions."""
 
     def __init__(self, memories: Memories, count: TokenCounter) -> None:
         self._memories, self._count = memories, count
@@ -318,7 +317,7 @@ class _DocumentStore:
         pieces: Mapping[str, Chunk],
         bound: KeyBinding | None,
     ) -> None:
-        """Writes what differs from the stored document; the record comes last, if nobody else changed it."""
+        """Writes the chunks that differ from the stored ones, and then the record if it is unchanged."""
         before = self._memories.reader.get(principal, room, _RECORD)
         revision = before.revision if before else 0
         scan = self._memories.reader.scan(principal, room, exact=True)
@@ -342,7 +341,7 @@ class _DocumentStore:
             self._memories.writer.batch(principal, operations[start : start + _BATCH])
 
     def remove(self, source: str, name: str) -> None:
-        """Removes a document without a trace."""
+        """Erases a document with all versions."""
         self._memories.eraser.clear(_source_principal(source), _source_room(source, name))
 
     def sync(self, source: Source) -> dict[str, str]:

@@ -1,45 +1,61 @@
-"""From a spec, a user and a session to rooms: the exact namespaces, and the grant that opens each.
+"""The rooms of an agent: namespaces for a spec, a user and a session, each with the grant that opens it.
 
-A template becomes segments first, and names are filled in afterwards: every name stands in a segment of its
-own or inside one, so no user, session or instance id adds a segment or reaches a room that is not its own,
-whatever characters it has.
+A turn binds the rooms that its tools work in before the model answers, so that no argument can change them.
+Records in rooms are decoded leniently, because users may write other values there.
 """
 
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Mapping
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from alcove.agents.specs.catalogue import Catalogue, may_use
-from alcove.agents.specs.records import Agent, ScratchKind, Team
+import msgspec
+
+from alcove.agents.specs.records import Agent, Catalogue, ScratchKind, Team, may_use
+from alcove.agents.specs.templates import overlap, pools, private_template, team_room
 from alcove.core import room_template, validation
-from alcove.core.errors import InvalidRequest
+from alcove.core.cache import Cache
+from alcove.core.cursor import take_page
+from alcove.core.decoding import convert
+from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound, PermissionDenied
 from alcove.core.namespace import KNOWLEDGE_ROOT, Namespace
 from alcove.core.principal import Grant, Principal
-from alcove.core.room_template import OWNERS, RESERVED, Pattern, RoomTemplate
+from alcove.core.records import Entry, Memory, SearchResults
+from alcove.store.memories import Memories
+from alcove.store.searcher import LiveEntry
+from alcove.store.session_cache import MemoryReader
 
+if TYPE_CHECKING:
+    from alcove.agents.runs import Runs
+    from alcove.agents.tools.tool import Tool
+    from alcove.search.query import ParsedQuery
+
+T = TypeVar("T")
+_MAX_ATTEMPTS = 100
 KNOWLEDGE = Namespace((KNOWLEDGE_ROOT,))
-"""Where documents of sources are: what somebody put there is theirs, although the rooms are nobody's."""
+"""The namespaces of documents. They have no owner, but each memory belongs to the user who uploaded it."""
 CHILD = "private, older"
 """The kind of room that a child namespace is listed as, which the fallback of a private namespace reads."""
 ONE_NAMESPACE = ("private", CHILD, "facts", "long-term")
 """Kinds of room that are one namespace each, without what lies below it."""
 RUNS: tuple[ScratchKind, ...] = ("workflow", "swarm", "debate")
 """Kinds of scratch room whose instance is a run, which its owner opens."""
-MOST_ID = 512
-"""Bytes in the id of a session or a run."""
-_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-_SESSIONS = re.compile(r"([-_.]*)\{session_id\}((?:[-_.]*\{session_id\})*)([-_.]*)")
-"""A session or several in a row, with the signs that glue them to other text."""
+MAX_ID_BYTES = 512
+"""Of the id of a session or a run."""
+MAX_TURNS = 10_000
+BUDGET_SPENT = "you have recalled as much as one turn allows: go on with what you have"
 
 
 @dataclass(frozen=True)
 class Rooms:
     """The rooms of one agent for one user, in one session, team and set of runs.
 
-    Each is worked out when it is asked for, so a call needs only its own ids.
+    Each is computed on first use, so that a call needs only the ids of the rooms it works in.
     """
 
     agent: Agent
@@ -54,13 +70,13 @@ class Rooms:
             if kind not in RUNS:
                 raise InvalidRequest(f"instances.{kind[:60]}", f"one of {', '.join(RUNS)}")
         ids = {f"instances.{kind}": id for kind, id in self.instances.items()}
-        for where, given in {"session_id": self.session_id, **ids}.items():
-            if given is not None and len(validation.encode_text(given, where)) > MOST_ID:
-                raise InvalidRequest(where, f"at most {MOST_ID} bytes")
+        for argument, id in {"session_id": self.session_id, **ids}.items():
+            if id is not None and len(validation.encode_text(id, argument)) > MAX_ID_BYTES:
+                raise InvalidRequest(argument, f"at most {MAX_ID_BYTES} bytes")
 
     @functools.cached_property
     def private(self) -> Namespace | None:
-        """What the agent remembers of this user; None where the spec has no such room."""
+        """The agent's notes about this user; None if the spec has no such room."""
         if not self.agent.memory.private.enabled:
             return None
         template, values = private_template(self.agent), {"user_id": self.user}
@@ -73,9 +89,9 @@ class Rooms:
         """The grant for the child namespaces that are read while the private namespace is empty.
 
         It opens the user's own namespaces below the template (`agent:x:u:alice:abc123`,
-        `agent:x:abc123:u:alice`), and what the user wrote in those that belong to nobody (`agent:x:abc123`).
-        None where there is no private namespace, or one for each session. What nobody is known to have
-        written counts only with authentication off.
+        `agent:x:abc123:u:alice`), and what the user wrote in those without an owner (`agent:x:abc123`).
+        None if there is no private namespace, or one for each session. Memories without an author count only
+        with authentication off.
         """
         private = None if self.agent.memory.private.session_isolated else self.private
         if private is None:
@@ -111,7 +127,7 @@ class Rooms:
         return {name: Namespace.checked((*root, *scope), "user_id") for name, scope in scopes.items()}
 
     def scratch(self, kind: str) -> Namespace:
-        """The scratch room of this kind, bound to its instance; an error where the call names none."""
+        """The scratch room of this kind, bound to its instance; InvalidRequest if the call names none."""
         kinds = self.agent.memory.scratch
         if kind not in kinds:
             raise InvalidRequest("namespace", f"one of {', '.join(kinds) or 'no scratch rooms'}")
@@ -120,15 +136,15 @@ class Rooms:
         if kind == "session":
             return Namespace.checked(("session", self.session(), "u", self.user), "session_id")
         name = "workflow" if kind == "agent" else kind
-        run, where = self.instances.get(name), f"instances.{name}"
+        run, argument = self.instances.get(name), f"instances.{name}"
         if run == "":
-            raise InvalidRequest(where, "a non-empty string")
+            raise InvalidRequest(argument, "a non-empty string")
         if kind == "agent":
             own = ("agent-room", self.agent.name, "u", self.user)
-            return Namespace.checked(own if run is None else (*own, run), where)
+            return Namespace.checked(own if run is None else (*own, run), argument)
         if run is None:
-            raise InvalidRequest(where, f"the id of this {kind}: it has a room of its own")
-        return Namespace.checked((kind, run), where)
+            raise InvalidRequest(argument, f"the id of this {kind}: it has a room of its own")
+        return Namespace.checked((kind, run), argument)
 
     @functools.cached_property
     def knowledge(self) -> Mapping[str, Namespace]:
@@ -137,14 +153,14 @@ class Rooms:
         return {name: Namespace((*KNOWLEDGE, name)) for name in spec.sources} if spec.enabled else {}
 
     def grant(self, room: Namespace) -> Grant:
-        """What opens one of these rooms; nobody deletes in a shared one, where others may have written."""
+        """The grant for one of these rooms; in a shared one, which others write to, nobody deletes."""
         if room in self.knowledge.values():
             return Grant(room, ("read",))
         shared = room == self.team or room in self.pools.values()
         return Grant(room, ("read", "write")) if shared else Grant(room)
 
     def session(self) -> str:
-        """The id of this session; an error where the call names none."""
+        """The id of this session; InvalidRequest if the call names none."""
         if not self.session_id:
             raise InvalidRequest("session_id", "the id of this session: this room has one for each")
         if self.session_id == "u":
@@ -152,25 +168,7 @@ class Rooms:
         return self.session_id
 
 
-def pools(agent: Agent) -> dict[str, Namespace]:
-    """An agent's pools by name; they are the same for every user."""
-    rooms = (shared_room(text, "agent_name", agent.name) for text in agent.memory.pools)
-    return {str(room): room for room in rooms}
-
-
-def team_room(team: Team) -> Namespace | None:
-    """A team's room; None for a team that shares nothing."""
-    text = team.shared_memory_namespace
-    return None if text is None else shared_room(text, "team_name", team.name)
-
-
-@functools.lru_cache(4096)
-def shared_room(text: str, placeholder: str, name: str) -> Namespace:
-    """The namespace of a pool or a team: nothing in it may depend on who calls."""
-    return Namespace(_parsed(text, {placeholder: name}).fill({}))
-
-
-def older(agent: Agent) -> str | None:
+def child_rooms_template(agent: Agent) -> str | None:
     """The template of an agent's child namespaces, encoded for the store; None if it has none."""
     spec = agent.memory.private
     if not spec.enabled or spec.session_isolated:
@@ -185,7 +183,7 @@ def may_be_private(room: Namespace, agent: Agent) -> bool:
 
 
 def direct_grants(catalogue: Catalogue, principal: Principal) -> tuple[Grant, ...]:
-    """What a call without an agent may read: pools and teams of the agents its caller may use."""
+    """The grants of a call without an agent: it reads pools and teams of the agents its caller may use."""
     usable = [agent for agent in catalogue.agents.values() if may_use(agent, principal)]
     names = {agent.name for agent in usable}
     rooms: list[Namespace | None] = [room for agent in usable for room in pools(agent).values()]
@@ -195,82 +193,220 @@ def direct_grants(catalogue: Catalogue, principal: Principal) -> tuple[Grant, ..
     return tuple(Grant(room, ("read",)) for room in dict.fromkeys(rooms) if room)
 
 
-# Templates
+class Room(NamedTuple):
+    """A namespace that a tool works in, and the agent as a principal with a grant for it alone."""
+
+    memories: Memories
+    principal: Principal
+    namespace: Namespace
+
+    def get(self, key: str) -> Memory | None:
+        """The memory under a key, if there is one."""
+        return self.memories.reader.get(self.principal, self.namespace, key)
+
+    def put(self, key: str, value: dict[str, Any], index: dict[str, str]) -> Entry:
+        """Stores a value under a key; searches find it by the texts of `index`."""
+        return self.memories.writer.put(self.principal, self.namespace, key, value, index=index)
+
+    def delete(self, key: str) -> bool:
+        """Deletes a key; False if there was nothing to delete."""
+        return self.memories.writer.delete(self.principal, self.namespace, key).deleted
+
+    def search(self, **arguments: Any) -> SearchResults:
+        """Searches this room; takes the arguments of `Memories.search`."""
+        return self.memories.searcher.search(
+            self.principal, self.namespace, **arguments, exact=self._has_owner
+        )
+
+    def page(self, limit: int, offset: int) -> SearchResults:
+        """Lists the newest memories of this room; `next_offset` is where the next page begins."""
+        page = self.search(limit=limit, offset=offset)
+        page.next_offset = offset + len(page) if page.after_cursor else None
+        return page
+
+    def size(self) -> int:
+        """The number of memories in this room."""
+        return self.memories.reader.count(self.principal, self.namespace, exact=self._has_owner)
+
+    def search_parsed(self, query: ParsedQuery, **arguments: Any) -> SearchResults:
+        """Searches this room for a parsed query; takes the arguments of `Memories.search_parsed`."""
+        return self.memories.searcher.search_parsed(
+            self.principal, self.namespace, query, **arguments, exact=self._has_owner
+        )
+
+    @property
+    def _has_owner(self) -> bool:
+        """Whether this is a user's room: nothing below such a namespace is part of it."""
+        return self.namespace.owner is not None
 
 
-@functools.lru_cache(4096)
-def private_template(agent: Agent) -> RoomTemplate:
-    """An agent's private template; without isolation the session is taken out of it."""
-    spec = agent.memory.private
-    segments = spec.namespace.split(":")
-    if not spec.session_isolated:
-        bare = ((segment, _SESSIONS.sub(_glue, segment)) for segment in segments)
-        segments = [left for segment, left in bare if left or not segment]
-    return _parsed(":".join(segments), {"agent_name": agent.name}, later=("user_id", "session_id"))
+class ChildRooms(Room):
+    """The child namespaces that are read for a user while their private namespace is empty.
 
-
-def _glue(sessions: re.Match[str]) -> str:
-    """What is left of sessions in a segment: a sign that glued them, if other text is on both sides.
-
-    It is the first one, of several sessions the first after the last.
+    For `agent:x` and alice these are the namespaces below her private one (`agent:x:u:alice:abc123`), her
+    rooms by session (`agent:x:abc123:u:alice`), and her memories in rooms by session without an owner
+    (`agent:x:abc123`). All are below `namespace`, and one grant opens exactly those: see `Rooms.fallback`.
     """
-    before, more, after = sessions.groups()
-    between = sessions.start() > 0 and sessions.end() < len(sessions.string)
-    return ((not more and before) or after)[:1] if between else ""
+
+    def entries_by_age(self) -> list[LiveEntry]:
+        """All entries that the policy shows, without values, the oldest first."""
+        private = Namespace((*self.namespace, "u", self.principal.user_id))
+        (grant,) = self.principal.grants
+        try:
+            entries = self.memories.searcher.list_user_entries(
+                self.principal, self.namespace, authors=grant.written_by or (), except_room=private
+            )
+        except PermissionDenied:
+            return []
+        return sorted(entries, key=_age)
+
+    def newest_entries(self) -> list[LiveEntry]:
+        """The newest entry of each key, without values, the newest first."""
+        newest = {entry.key: entry for entry in self.entries_by_age()}
+        return sorted(newest.values(), key=_age, reverse=True)
+
+    def open(self, entries: Iterable[LiveEntry]) -> Iterator[Memory]:
+        """The memories of some entries, in their order."""
+        return self.memories.searcher.open_entries(self.principal, self.namespace, entries)
+
+    def get(self, key: str) -> Memory | None:
+        return next(self.open(entry for entry in self.newest_entries() if entry.key == key), None)
+
+    def search(self, **arguments: Any) -> SearchResults:
+        """Searches the newest memory of each key; takes the arguments of `Memories.search_entries`."""
+        return self.memories.searcher.search_entries(
+            self.principal, self.namespace, self.newest_entries(), **arguments
+        )
+
+    def page(self, limit: int, offset: int) -> SearchResults:
+        entries = self.newest_entries()[offset : offset + limit + 1]
+        memories, has_more = take_answer(self.open(entries), limit)
+        page = SearchResults(memories)
+        page.next_offset = offset + len(page) if has_more else None
+        return page
 
 
-def _parsed(text: str, values: Mapping[str, str], later: tuple[str, ...] = ()) -> RoomTemplate:
-    """Fills in what is known and leaves `later` open; InvalidRequest says what is wrong."""
-    names = [*values, *later]
-    if not text:
-        raise InvalidRequest("namespace", "a template with something left in it besides {session_id}")
-    segments = []
-    for segment in Namespace.parse(text):
-        if not segment:
-            raise InvalidRequest("namespace", f"segments that are not empty, in {text!r}")
-        pieces = _PLACEHOLDER.split(segment)
-        for piece in pieces[1::2]:
-            if piece not in names:
-                raise InvalidRequest("namespace", f"no {{{piece}}} here, only {_listed(names)}")
-        if any(brace in piece for piece in pieces[0::2] for brace in "{}"):
-            raise InvalidRequest("namespace", f"braces only around {_listed(names)}, in {text!r}")
-        segments.append(_merged(pieces, values))
-    template = RoomTemplate(tuple(segments))
-    if owner := next((segment for segment in template.pattern if segment in OWNERS), None):
-        raise InvalidRequest("namespace", f"no segment {owner!r}, which says whose a room is")
-    if (first := template.pattern[0]) in RESERVED:
-        raise InvalidRequest("namespace", f"another first segment: {first!r} has rooms of its own")
-    return template
+def _age(entry: LiveEntry) -> tuple[int, int]:
+    return entry.written_at, entry.seq
 
 
-def _merged(pieces: list[str], values: Mapping[str, str]) -> tuple[str, ...]:
-    """Pieces of a segment, with what is known made part of the text around it."""
-    merged = [pieces[0]]
-    for name, text in zip(pieces[1::2], pieces[2::2], strict=True):
-        if name in values:
-            merged[-1] += values[name] + text
-        else:
-            merged += [name, text]
-    return tuple(merged)
+def take_answer(memories: Iterable[Memory], limit: int) -> tuple[list[Memory], bool]:
+    """The first memories, up to `limit` and the size of one answer, and whether there are more."""
+    return take_page(memories, limit, lambda memory: len(msgspec.json.encode(memory.value)))
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(f"{{{name}}}" for name in names) or "plain text"
+class RecallBudget:
+    """How many memories each session may still recall in its turn; a context begins a new turn.
+
+    Only numbers are kept, for the last `MAX_TURNS` sessions of this process.
+    """
+
+    def __init__(self) -> None:
+        self._turns: Cache[tuple[str, str, str | None], list[int]] = Cache(max_entries=MAX_TURNS)
+        """The number left in each turn, in a list: a search gives back to the turn it took from."""
+        self._mutex = threading.Lock()
+
+    def begin(self, rooms: Rooms, limit: int) -> None:
+        """Begins a turn that may recall `limit` memories."""
+        self._turns.put((rooms.agent.name, rooms.user, rooms.session_id), [limit])
+
+    def spend(self, rooms: Rooms, limit: int, search: Callable[..., SearchResults]) -> SearchResults:
+        """Calls `search` with the `limit` on memories it may find, or with less if less is left."""
+        budget = [rooms.agent.memory.long_term.recall_budget]
+        turn = self._turns.get((rooms.agent.name, rooms.user, rooms.session_id), budget)
+        with self._mutex:
+            max_hits = min(limit, turn[0])
+            turn[0] -= max_hits
+        hits = SearchResults()
+        hits.degraded = BUDGET_SPENT
+        try:
+            hits = search(limit=max_hits) if max_hits else hits
+        finally:
+            with self._mutex:
+                turn[0] += max_hits - len(hits)
+        return hits
 
 
-def overlap(one: Pattern, other: Pattern) -> bool:
-    """Whether the shorter pattern can be the beginning of the longer, or equal to it."""
-    return all(_may_equal(a, b) for a, b in zip(one, other, strict=False))
+@dataclass(frozen=True)
+class Turn:
+    """Everything a tool works with, bound before the model answers, so that no argument can change it."""
+
+    memories: Memories
+    runs: Runs
+    rooms: Rooms
+    caller: Principal
+    """The user for whom the agent acts."""
+    tools: Mapping[str, Tool]
+    recalls: RecallBudget
+    _principals: dict[Namespace | Grant, Principal] = field(default_factory=dict)
+
+    def principal_for(self, room: Namespace | Grant) -> Principal:
+        """The agent acting for the user, with a grant for one room of this turn and for nothing else."""
+        if room not in self._principals:
+            grant = room if isinstance(room, Grant) else self.rooms.grant(room)
+            self._principals[room] = self.principal_with(grant)
+        return self._principals[room]
+
+    def principal_with(self, *grants: Grant) -> Principal:
+        """The agent acting for the user, with these grants and nothing else."""
+        caller, agent = self.caller, self.rooms.agent.name
+        return Principal(caller.user_id, caller.client_id, caller.claims, agent, grants)
+
+    def room(self, room: Namespace | None) -> Room:
+        """One of this turn's rooms; an agent without the room has no tool that works in it."""
+        assert room is not None
+        return Room(self.memories, self.principal_for(room), room)
+
+    @property
+    def child_rooms(self) -> ChildRooms | None:
+        """The child namespaces that the agent falls back to; None if it has no fallback."""
+        fallback = self.rooms.fallback
+        if fallback is None:
+            return None
+        return ChildRooms(self.memories, self.principal_for(fallback), fallback.namespace)
 
 
-def _may_equal(one: tuple[str, str] | str, other: tuple[str, str] | str) -> bool:
-    if isinstance(one, str):
-        return one == other if isinstance(other, str) else _may_equal(other, one)
-    if isinstance(other, str):
-        before, after = one
-        escaped = other[1:] if other[:1] == "%" and other[1:] in OWNERS | RESERVED else ""
-        longer = (text for text in (other, escaped) if len(text) > len(before) + len(after))
-        return any(text.startswith(before) and text.endswith(after) for text in longer)
-    starts = one[0].startswith(other[0]) or other[0].startswith(one[0])
-    ends = one[1].endswith(other[1]) or other[1].endswith(one[1])
-    return starts and ends
+def distinct(memories: Iterable[Memory]) -> list[Memory]:
+    """The first memory of each content."""
+    first: dict[str, Memory] = {}
+    for memory in memories:
+        first.setdefault(content_id(memory), memory)
+    return [*first.values()]
+
+
+def content_id(memory: Memory) -> str:
+    """The same text for long-term memories of equal content, in any scope.
+
+    Not `_digest`: "likes C" and "likes C++" have the same one, and forgetting deletes all equal memories.
+    """
+    content = memory.value.get("content")
+    return content if isinstance(content, str) else memory.id
+
+
+# Records in rooms
+
+
+def decode_value(memory: Memory | None, kind: type[T]) -> T | None:
+    """Decodes a memory's value; None if it is something else, as users may write to their rooms."""
+    try:
+        return None if memory is None else convert(memory.value, kind)
+    except (msgspec.ValidationError, OverflowError):
+        return None
+
+
+def read_record(
+    reader: MemoryReader, principal: Principal, room: Namespace, key: str, kind: type[T]
+) -> tuple[T, int]:
+    """Reads a record and its revision; an empty record if there is none, revision 0 if nothing is there."""
+    memory = reader.get(principal, room, key)
+    return decode_value(memory, kind) or kind(), memory.revision if memory else 0
+
+
+def retry_conflicts(write: Callable[[], None]) -> None:
+    """Calls `write`, which computes its changes from stored data, until no other writer interferes."""
+    for attempt in range(_MAX_ATTEMPTS):
+        try:
+            return write()
+        except (Conflict, NotFound, KeyDestroyed):
+            time.sleep(random.random() * min(attempt, 10) * 0.002)  # noqa: S311
+    raise Conflict("too many writers change this at once: try again later")

@@ -1,4 +1,4 @@
-"""Agents at work: whose turn it is, which rooms that opens, and what each tool call did."""
+"""Agents and teams, their rooms and tools, for the callers who may use them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from alcove.agents.call_log import Calls, ToolCall, UserUse
+from alcove.agents.chats import Chats
 from alcove.agents.knowledge import Knowledge
 from alcove.agents.rooms import (
     CHILD,
     ONE_NAMESPACE,
     RUNS,
+    RecallBudget,
+    Room,
     Rooms,
+    child_rooms_template,
     direct_grants,
     may_be_private,
-    older,
-    team_room,
 )
-from alcove.agents.runner import Runner
 from alcove.agents.runs import OVERSEER, Runs, room_run, run_room
 from alcove.agents.sessions import Sessions
-from alcove.agents.specs.catalogue import Catalogue, may_use
-from alcove.agents.specs.records import Agent, Team
-from alcove.agents.teamwork import Chats
+from alcove.agents.specs.records import Agent, Catalogue, Team, may_use
+from alcove.agents.specs.templates import team_room
+from alcove.agents.teamwork import Teamwork
 from alcove.agents.tokens import token_counter
 from alcove.agents.tools import READ_ONLY_TOOLS, Answer, Turn, toolset
-from alcove.agents.tools.scratch import enter
+from alcove.agents.tools.keyed_rooms import enter
 from alcove.agents.tools.tool import render_tool
-from alcove.agents.tools.turn import RecallBudget, Room
 from alcove.core import validation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, PermissionDenied, quote_name
 from alcove.core.namespace import Namespace
@@ -45,17 +45,16 @@ from alcove.core.principal import DEFAULT_PRINCIPAL, Principal
 from alcove.core.records import Event
 from alcove.core.settings import LLMSettings
 from alcove.llm import make_provider
-from alcove.llm.model import Model
-from alcove.llm.records import Provider
+from alcove.llm.model import Model, Provider
 from alcove.store.memories import Memories
 
 if TYPE_CHECKING:
-    from alcove.agents.specs.loading import InlineSpecs, WatchedSpecs  # loads YAML
+    from alcove.agents.specs.loading import WatchedSpecs  # loads YAML
 
 UNKNOWN = "unknown"
-"""The tool of a call that named none the agent has: what a model made up is not taken down."""
-_KEPT = 2048
-MOST_CALLS = 1000
+"""The tool in the log if the agent has none of the name that the model gave."""
+_MAX_CACHED = 2048
+MAX_CALLS = 1000
 """Tool calls in one answer."""
 
 
@@ -79,12 +78,12 @@ class RoomStats(Struct, frozen=True, kw_only=True):
 
 
 class Agents(Runs):
-    """Agents, teams, their rooms and runs, for whoever may use them."""
+    """Agents, teams, their rooms and runs, for the callers who may use them."""
 
     def __init__(
         self,
         memories: Memories,
-        watched: WatchedSpecs | InlineSpecs | None,
+        specs: WatchedSpecs | None,
         *,
         authentication: bool,
         tokenizer: str = "o200k",
@@ -92,16 +91,16 @@ class Agents(Runs):
         llm: LLMSettings = LLMSettings(),  # noqa: B008  frozen
         provider: Provider | None = None,
     ) -> None:
-        """`tokenizer`: the family of models whose tokens are counted. `follows`: whether files are.
+        """`specs`: None for an agent of every name. `tokenizer`: the family of models.
 
-        `llm`: the model that agents talk with, if any. `provider`: the way to it, where it is another one.
+        `follows`: whether to sync knowledge sources when their files change. `llm`: the model that agents
+        talk with, if any. `provider`: replaces the one that `llm` names.
         """
         super().__init__(memories)
-        self._watched = watched
-        self._authentication = authentication
-        self.talks = watched is not None or not authentication
-        """Whether agents talk; without specs they do not for everybody, since a model costs its operator."""
-        self._catalogue = Catalogue(has_every_agent=watched is None)
+        self._specs, self._authentication = specs, authentication
+        self.talks = specs is not None or not authentication
+        """Whether agents talk: a model costs its operator, so authenticated users need a spec."""
+        self._catalogue = Catalogue(has_every_agent=specs is None)
         self._turns: dict[tuple[object, ...], Turn] = {}
         self._direct: dict[tuple[int, int], tuple[Principal, Principal, Catalogue]] = {}
         self.calls = Calls(memories)
@@ -111,47 +110,49 @@ class Agents(Runs):
         provider = provider or make_provider(llm)
         self._model = Model(provider, llm) if provider else None
         self._summary_model = Model(provider, llm) if provider else None
-        """The same model with calls of its own: summaries take none from turns."""
+        """The same model with its own limit of calls at once, so that summaries do not delay turns."""
         self.sessions = Sessions(self, self.knowledge, count, self._summary_model)
-        self.chats = Chats(self, Runner(self, self._model, llm), llm)
+        self.chats = Chats(self, self._model, llm)
+        self.services = (self, self.sessions, self.knowledge, self.chats, Teamwork(self.chats))
+        """The objects whose methods are operations."""
         self._keep_older(self.catalogue.agents.values())
 
     @property
     def catalogue(self) -> Catalogue:
-        """The specs in force; what was worked out from others is dropped."""
-        if self._watched and (current := self._watched.current()) is not self._catalogue:
+        """The active specs; drops what was cached for earlier ones."""
+        if self._specs and (current := self._specs.current()) is not self._catalogue:
             self._catalogue, self._turns, self._direct = current, {}, {}
             self.knowledge.follow_files()
         return self._catalogue
 
     def _keep_older(self, agents: Iterable[Agent]) -> None:
-        """Tells the store where these agents show users older rooms, so that a wipe reaches them."""
-        if new := {text for agent in agents if (text := older(agent))} - self._older:
+        """Records for the store where these agents show users older rooms, so that a wipe reaches them."""
+        if new := {text for agent in agents if (text := child_rooms_template(agent))} - self._older:
             self._memories.record_private_rooms(new)
             self._older |= new
 
     def check(self) -> str | None:
-        """Why the newest spec files do not load, and warnings; None if there is nothing to tell."""
-        catalogue, problems = self.catalogue, self._watched.problems if self._watched else ()
-        why = "; ".join(map(str, problems))
-        broken = [f"the last valid specs stay active, because of {why}"] if why else []
+        """Why the newest spec files do not load, and warnings; None without problems."""
+        catalogue, problems = self.catalogue, self._specs.problems if self._specs else ()
+        reason = "; ".join(map(str, problems))
+        broken = [f"the last valid specs stay active, because of {reason}"] if reason else []
         return "; ".join([*broken, *catalogue.warnings]) or None
 
     def direct(self, principal: Principal) -> Principal:
-        """A caller without an agent, who may read the pools and teams of the agents they may use."""
-        if not self._watched:
+        """A caller without an agent, with grants to read the pools and teams of the agents they may use."""
+        if not self._specs:
             return principal
-        catalogue, known = self.catalogue, self._direct
-        if found := known.get((id(principal), id(catalogue))):
-            return found[0]
+        catalogue, cache = self.catalogue, self._direct
+        if entry := cache.get((id(principal), id(catalogue))):
+            return entry[0]
         grants = direct_grants(catalogue, principal)
         granted = Principal(principal.user_id, principal.client_id, principal.claims, None, grants)
-        if len(known) >= _KEPT:
-            known.clear()
-        known[id(principal), id(catalogue)] = granted, principal, catalogue  # their ids are theirs while kept
+        if len(cache) >= _MAX_CACHED:
+            cache.clear()
+        cache[id(principal), id(catalogue)] = granted, principal, catalogue  # keeps the ids from being reused
         return granted
 
-    # Who there is
+    # Specs
 
     def agents(self, principal: Principal) -> list[Agent]:
         """The agents that the caller may use."""
@@ -162,7 +163,7 @@ class Agents(Runs):
         return self.catalogue.agent_for(principal, agent)
 
     def teams(self, principal: Principal) -> list[Team]:
-        """The teams that the caller may use, with the namespace of its room instead of the template."""
+        """The teams that the caller may use, each with the namespace of its room instead of the template."""
         usable = (team for team in self.catalogue.teams.values() if may_use(team, principal))
         rooms = ((team, team_room(team)) for team in usable)
         return [structs.replace(t, shared_memory_namespace=room and str(room)) for t, room in rooms]
@@ -179,7 +180,7 @@ class Agents(Runs):
         turn = self.turn(principal, self.agent(principal, agent))
         summaries = []
         for kind, room in self._visible(turn):
-            with suppress(PermissionDenied):  # by a policy of the operator's own
+            with suppress(PermissionDenied):  # by the operator's policy
                 count = self._memories.reader.count(
                     turn.principal_for(room), room, exact=kind in ONE_NAMESPACE
                 )
@@ -199,8 +200,9 @@ class Agents(Runs):
         elif rooms.private:
             yield "private", rooms.private
         yield from (("pool", room) for room in rooms.pools.values())
-        for team in self.catalogue.teams_of(agent.name):
-            if may_use(team, turn.caller) and (shared := team_room(team)):
+        for team in self.catalogue.teams.values():
+            is_member = agent.name in team.workers and may_use(team, turn.caller)
+            if is_member and (shared := team_room(team)):
                 yield "team", shared
         if rooms.facts:
             yield "facts", rooms.facts
@@ -218,7 +220,7 @@ class Agents(Runs):
     def tools(
         self, principal: Principal, agent: str, format: str = "openai", team: str | None = None
     ) -> list[dict[str, Any]]:
-        """The tools of an agent as a provider wants to be told of them.
+        """The tools of an agent in the form that a provider takes.
 
         `agent`: its name. `format`: `openai`, `responses`, `anthropic` or `mcp`.
         `team`: the team in which the agent works, whose room then has tools, too.
@@ -237,7 +239,7 @@ class Agents(Runs):
         team: str | None = None,
         instances: Mapping[str, str] | None = None,
     ) -> Answer:
-        """Runs a tool, and takes down that it was run: a structured result, and the words for a model.
+        """Runs a tool and logs the call; returns a structured result, and its text for a model.
 
         `agent`, `tool`: their names. `arguments`: of the tool, as a model gives them.
         `session_id`, `team`, `instances`: where the call is made; the last are ids of runs by their kind.
@@ -246,16 +248,16 @@ class Agents(Runs):
         if not isinstance(arguments, Mapping):
             raise InvalidRequest("arguments", "an object")
         started, bound = time.perf_counter(), self._memories.writer.key_binding(principal.user_id)
-        outcome, room, known, turn = "ok", None, None, None
+        outcome, room, definition, turn = "ok", None, None, None
         try:
             turn = self.turn(principal, spec, session_id, team, instances or {})
-            known = turn.tools.get(tool)
-            if known is None:
+            definition = turn.tools.get(tool)
+            if definition is None:
                 raise NotFound(f"{spec.name} has no tool {quote_name(tool)}")
-            if "namespace" in known.choices:
+            if "namespace" in definition.choices:
                 with suppress(AlcoveError):
                     room = str(turn.rooms.scratch(str(arguments.get("namespace", "global"))))
-            answer = known.call(turn, arguments)
+            answer = definition.call(turn, arguments)
             result = msgspec.to_builtins(answer.result)  # plain JSON values, as over REST
             return answer._replace(result=result)
         except AlcoveError as error:
@@ -266,7 +268,7 @@ class Agents(Runs):
                 at=datetime.now(UTC),
                 agent=spec.name,
                 user=principal.user_id,
-                tool=known.name if known else UNKNOWN,
+                tool=definition.name if definition else UNKNOWN,
                 session=session_id if turn else None,  # otherwise it may be no id at all
                 room=room,
                 outcome=outcome,
@@ -275,19 +277,18 @@ class Agents(Runs):
             self.calls.note(call, bound)
 
     def calls_of(
-        self, principal: Principal, agent: str, limit: Annotated[int, Meta(ge=1, le=MOST_CALLS)] = MOST_CALLS
+        self, principal: Principal, agent: str, limit: Annotated[int, Meta(ge=1, le=MAX_CALLS)] = MAX_CALLS
     ) -> list[ToolCall]:
         """The newest tool calls of an agent, at most `limit`; everybody's for an admin or auditor."""
-        everybody = principal.is_admin or principal.is_auditor
-        found = self.calls.of(self.agent(principal, agent).name, None if everybody else principal.user_id)
-        return [*islice(found, validation.check_integer(limit, "limit", 1, MOST_CALLS))]
+        user = None if principal.is_admin or principal.is_auditor else principal.user_id
+        calls = self.calls.of(self.agent(principal, agent).name, user)
+        return [*islice(calls, validation.check_integer(limit, "limit", 1, MAX_CALLS))]
 
     def usage(self, principal: Principal, agent: str) -> list[UserUse]:
         """The tokens that an agent took, by user and day; everybody's for an admin or auditor."""
         self.calls.flush()
-        everybody = principal.is_admin or principal.is_auditor
-        name = self.agent(principal, agent).name
-        return [*self.calls.usage.of(name, None if everybody else principal.user_id)]
+        user = None if principal.is_admin or principal.is_auditor else principal.user_id
+        return [*self.calls.usage.of(self.agent(principal, agent).name, user)]
 
     # Scratch rooms
 
@@ -296,24 +297,24 @@ class Agents(Runs):
     ) -> RoomStats:
         """How much an agent's scratch room of a kind holds, and how it was used.
 
-        `instance`: which one it is, where there are several: the id of a session or of a run.
+        `instance`: the id of a session or of a run, for kinds that have a room for each.
         """
         room = self.scratch_room(principal, agent, kind, instance)
-        every = self._memories.reader.scan(room.principal, room.namespace, exact=True)
-        sizes = [len(msgspec.json.encode(memory.value)) for memory in every]
-        used = [*self._uses(kind, room.namespace, principal.user_id)]
-        done = [call.tool in READ_ONLY_TOOLS for call in used if call.outcome == "ok"]
+        memories = self._memories.reader.scan(room.principal, room.namespace, exact=True)
+        sizes = [len(msgspec.json.encode(memory.value)) for memory in memories]
+        calls = [*self._calls_in(kind, room.namespace, principal.user_id)]
+        is_read = [call.tool in READ_ONLY_TOOLS for call in calls if call.outcome == "ok"]
         return RoomStats(
             room=str(room.namespace),
             keys=len(sizes),
             bytes=sum(sizes),
-            reads=sum(done),
-            writes=len(done) - sum(done),
-            conflicts=sum(call.outcome == "conflict" for call in used),
+            reads=sum(is_read),
+            writes=len(is_read) - sum(is_read),
+            conflicts=sum(call.outcome == "conflict" for call in calls),
         )
 
-    def _uses(self, kind: str, room: Namespace, user: str) -> Iterator[ToolCall]:
-        """The calls that came to a room, by whichever agent, from everybody who may enter it."""
+    def _calls_in(self, kind: str, room: Namespace, user: str) -> Iterator[ToolCall]:
+        """The calls in a room, by any agent, from every user who may enter it."""
         users: list[str | None] = [user]
         if kind == "global":
             users = [None]
@@ -325,7 +326,7 @@ class Agents(Runs):
                 yield from (call for call in self.calls.of(agent.name, each) if call.room == name)
 
     def reset_room(self, principal: Principal, agent: str, kind: str, instance: str | None = None) -> None:
-        """Empties one scratch room, so that its versions start at 1; a run's only for its owner."""
+        """Empties a scratch room, so that its versions start at 1; only a run's owner may empty the run's."""
         room = self.scratch_room(principal, agent, kind, instance)
         if kind in RUNS:
             if self.role(run := room_run(room.namespace), principal.user_id) != "owner":
@@ -345,16 +346,16 @@ class Agents(Runs):
         *,
         after_cursor: str | None = None,
     ) -> Iterator[Event]:
-        """Each event of a scratch room as it happens, until the caller is let out of it.
+        """Each event of a scratch room as it happens, while the caller may enter it.
 
-        `instance`: which one it is, where there are several. `after_cursor`: from where on, if not from now.
+        `instance`: the id of a session or of a run. `after_cursor`: where to start, by default now.
         """
         room = self.scratch_room(principal, agent, kind, instance)
         events = self._memories.timeline.follow(room.principal, room.namespace, after_cursor=after_cursor)
         return (event for event in events if self.scratch_room(principal, agent, kind, instance))
 
     def scratch_room(self, principal: Principal, agent: str, kind: str, instance: str | None) -> Room:
-        """A scratch room of an agent that the caller may enter; `instance` says which, of several."""
+        """A scratch room of an agent that the caller may enter; `instance`: the id of a session or run."""
         if kind == "global" and instance is not None:
             raise InvalidRequest("instance", "none: there is one global room")
         run = "workflow" if kind == "agent" else kind
@@ -375,24 +376,24 @@ class Agents(Runs):
         team: str | None = None,
         instances: Mapping[str, str] = MappingProxyType({}),
     ) -> Turn:
-        """What tools work with in this session, team and set of runs."""
-        known = self._turns
+        """The rooms and tools of an agent for a caller, in this session, team and set of runs."""
+        cache = self._turns
         key = (id(principal), id(agent), session_id, team, *sorted(instances.items()))
-        if turn := known.get(key):
+        if turn := cache.get(key):
             return turn
         team_spec = None if team is None else self.catalogue.team_for(principal, team, agent)
         authentication = self._authentication or principal.user_id != DEFAULT_PRINCIPAL.user_id
         rooms = Rooms(agent, principal.user_id, session_id, team_spec, {**instances}, authentication)
         self._keep_older([agent])
-        if len(known) >= _KEPT:
-            known.clear()
+        if len(cache) >= _MAX_CACHED:
+            cache.clear()
         tools = toolset(agent, rooms.team is not None)
-        turn = known[key] = Turn(self._memories, self, rooms, principal, tools, self._recalls)
+        turn = cache[key] = Turn(self._memories, self, rooms, principal, tools, self._recalls)
         return turn
 
     def close(self) -> None:
         for model in (self._summary_model, self._model):
             if model:
-                model.close()  # nobody waits for a summary any more
+                model.close()  # ends summaries in progress
         for part in (self.sessions, self.knowledge, self.calls):
             part.close()

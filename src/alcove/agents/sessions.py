@@ -1,4 +1,4 @@
-"""Sessions with agents: store what was said, show, end and delete it, and build the next context."""
+"""Sessions with agents: stores their messages, shows, ends and deletes them, and builds the next context."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, structs
 
-from alcove.agents.chat_messages import StoredMessage, Text, parse_message, parse_messages, user_message
-from alcove.agents.context_builder import ContextBuilder
-from alcove.agents.context_tiers import DEFAULT_BUDGET, Budget, Context
-from alcove.agents.summaries import Summaries
+from alcove.agents.context import DEFAULT_BUDGET, Budget, Context, ContextBuilder
+from alcove.agents.rooms import Turn
+from alcove.agents.summaries import Summaries, SummaryWriter
 from alcove.agents.summariser import Point
-from alcove.agents.summary_writer import SummaryWriter
 from alcove.agents.tokens import TokenCounter
-from alcove.agents.tools.turn import Turn
 from alcove.agents.transcripts import (
     RollingSummary,
+    StoredMessage,
+    Text,
     Transcript,
     conversation_principal,
+    parse_message,
+    parse_messages,
     turns_room,
+    user_message,
 )
 from alcove.core import validation
 from alcove.core.cursor import take_page
@@ -39,13 +41,13 @@ if TYPE_CHECKING:
 MAX_SESSIONS = 1000
 """Sessions, or messages of one, in one answer."""
 MAX_NUMBER = 10**12
-"""Imported messages are numbered by the second in which they were said."""
+"""Imported messages are numbered by the second of their time."""
 _SESSION_DEPTH = len(("turns", "agent", "u", "user", "session"))
 Limit = Annotated[int, Meta(ge=1, le=MAX_SESSIONS)]
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """A conversation with an agent. Its actor is the agent, and the user where it is known who that is."""
+    """A conversation with an agent. Its actor is the agent, and the user if authentication is on."""
 
     id: str
     actor: str
@@ -104,7 +106,7 @@ class Sessions:
         *,
         budget_tokens: Budget = DEFAULT_BUDGET,
     ) -> Context:
-        """The context of a message: what a model should be sent, within one budget, and the receipt.
+        """The context of a message: the messages for a model, within one budget, and the receipt.
 
         `session_id`: the conversation. `message`: what the user says now. `budget_tokens`: for all of it.
         """
@@ -141,9 +143,9 @@ class Sessions:
         """Replaces the last message of a session, or deletes it.
 
         `last`: the last message as you read it; a Conflict if it has changed since.
-        `message`: the new one; without it, the last one is deleted. Summaries keep what they have of it.
+        `message`: the new one; without it, the last one is deleted. Summaries keep its sentences.
         """
-        transcript = self._transcript(self._turn(principal, agent, session))
+        transcript = self._session_transcript(principal, agent, session)
         replacement = None if message is None else parse_message(message, "message")
         transcript.replace_last(parse_message(last, "last"), replacement)
         return AddedMessages(added=0 if message is None else 1, messages=transcript.count())
@@ -177,7 +179,7 @@ class Sessions:
         self, principal: Principal, agent: str, session: str, limit: Limit = 100, before: int | None = None
     ) -> SessionLog:
         """A session with its last messages, at most `limit`; `before`: only those before this number."""
-        transcript = self._transcript(self._turn(principal, agent, session))
+        transcript = self._session_transcript(principal, agent, session)
         validation.check_integer(limit, "limit", 1, MAX_SESSIONS)
         if before is not None:
             validation.check_integer(before, "before", 1, MAX_NUMBER)
@@ -201,8 +203,8 @@ class Sessions:
         return structs.replace(described, ended=True)
 
     def delete_session(self, principal: Principal, agent: str, session: str) -> RemovedSessions:
-        """Deletes a session without a trace; the summary of conversations keeps what it has of it."""
-        transcript = self._transcript(self._turn(principal, agent, session))
+        """Erases a session with all versions; the summary of conversations keeps its sentences."""
+        transcript = self._session_transcript(principal, agent, session)
         self._describe(transcript)
         return RemovedSessions(sessions=1, messages=self._delete(transcript))
 
@@ -211,8 +213,8 @@ class Sessions:
     ) -> RemovedSessions:
         """Deletes all but the last active sessions; `keep` is how many stay."""
         validation.check_integer(keep, "keep", 0, 2**31)
-        old = [self._turn(principal, agent, each.id) for each in self._all(principal, agent)[keep:]]
-        messages = sum(self._delete(self._transcript(turn)) for turn in old)
+        old = self._all(principal, agent)[keep:]
+        messages = sum(self._delete(self._session_transcript(principal, agent, each.id)) for each in old)
         return RemovedSessions(sessions=len(old), messages=messages)
 
     # Summaries
@@ -224,7 +226,7 @@ class Sessions:
         return UserSummary(**structs.asdict(self._summaries.read(principal, name)), pending=pending)
 
     def forget_summary(self, principal: Principal, agent: str) -> None:
-        """Deletes that summary with all its versions; later conversations start a new one."""
+        """Erases the summary of conversations with all its versions; later conversations start a new one."""
         if not self._summaries.forget(principal, self._agents.agent(principal, agent).name):
             raise NotFound("there is no summary")
 
@@ -239,6 +241,9 @@ class Sessions:
     def _turn(self, principal: Principal, agent: str, session: str) -> Turn:
         return self._agents.turn(principal, self._agents.agent(principal, agent), session)
 
+    def _session_transcript(self, principal: Principal, agent: str, session: str) -> Transcript:
+        return self._transcript(self._turn(principal, agent, session))
+
     def _transcript(self, turn: Turn) -> Transcript:
         return Transcript(self._memories, turn.rooms, turn.caller, self.count)
 
@@ -249,8 +254,8 @@ class Sessions:
         for namespace in self._memories.reader.namespaces(conversation_principal(principal, name), room):
             if len(namespace) == _SESSION_DEPTH:
                 with suppress(NotFound, InvalidRequest):
-                    turn = self._turn(principal, agent, namespace[-1])
-                    sessions.append(self._describe(self._transcript(turn)))
+                    transcript = self._session_transcript(principal, agent, namespace[-1])
+                    sessions.append(self._describe(transcript))
         return sorted(sessions, key=lambda session: session.last_at, reverse=True)
 
     def _describe(self, transcript: Transcript) -> Session:

@@ -36,7 +36,7 @@ MAX_SENTENCES = 60
 MAX_COMPARED = 8
 """Earlier sentences that a sentence is compared with for each of its three rarest words."""
 MAX_MISFITS = 40
-"""A summary counts as full after so many sentences in a row do not fit."""
+"""A summary counts as full after this number of sentences in a row do not fit."""
 BATCH = 500
 """Messages that are weighed against each other; the sentences that remain are weighed with the next batch."""
 MIN_WEIGHT = 0.6
@@ -61,7 +61,7 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"in_p
     unanswered: bool = False
     """A question that the next message did not answer; a later one on the same subject still may."""
     in_prose: bool = False
-    """Whether a model's summary, which was made from it, stands for it."""
+    """Whether a model's summary includes it, so that it is no longer shown itself."""
 
     @property
     def line(self) -> str:
@@ -70,7 +70,7 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"in_p
 
 
 class Prose(Struct, frozen=True, kw_only=True, rename={"covers_until": "upto"}):
-    """A summary in a model's words (`summary_writer.py`)."""
+    """A summary in a model's words (`summaries.py`)."""
 
     text: str
     """Its sentences, one a line."""
@@ -97,7 +97,7 @@ class Weights:
     answer: float = 3.0
     """A person's answer to a question."""
     question: float = 3.0
-    """A question that nobody has answered."""
+    """A question without an answer."""
     assistant: float = 0.5
     """An assistant says it, not a person."""
     aside: float = 3.0
@@ -317,8 +317,8 @@ def _supersedes(later: _Sentence, earlier: _Sentence) -> bool:
     return has_same_numbers and similarity >= MIN_SIMILARITY
 
 
-def _similarity(terms: frozenset[str], others: frozenset[str]) -> float:
-    return len(terms & others) / len(terms | others)
+def _similarity(terms: frozenset[str], other_terms: frozenset[str]) -> float:
+    return len(terms & other_terms) / len(terms | other_terms)
 
 
 def _select(

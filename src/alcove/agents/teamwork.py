@@ -1,54 +1,49 @@
-"""Talking with agents, and teams at work on tasks: their workers in order or all at once."""
+"""Teams at work on tasks: their workers in order or all at once."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec import Struct
 
-from alcove.agents.chat_messages import Text, user_message
-from alcove.agents.context_tiers import Budget, escape_tags
-from alcove.agents.replies import ChatEvent, Reply, ToolUse, TurnRequest
+from alcove.agents.chats import Chats, ToolUse, TurnRequest
 from alcove.agents.rooms import RUNS, Rooms
-from alcove.agents.runner import Runner
 from alcove.agents.specs.records import Agent
-from alcove.agents.tools.answers import format_name, format_value
+from alcove.agents.tools.answers import escape_tags, format_name, format_value
+from alcove.agents.transcripts import Text, user_message
 from alcove.core.decoding import convert
 from alcove.core.errors import AlcoveError
 from alcove.core.principal import Principal
-from alcove.core.settings import LLMSettings
 from alcove.core.threads import run_together
-from alcove.llm.records import TokenUse
-
-if TYPE_CHECKING:
-    from alcove.agents.service import Agents
+from alcove.llm.model import TokenUse
 
 SHARING = frozenset(("share_finding", "share_to"))
-"""Tools by which others see what a worker writes; those of scratch rooms do in these:"""
+"""Tools whose entries others can read, besides those of scratch rooms."""
 SHARED_ROOMS = frozenset(("global", *RUNS))
+"""Scratch rooms whose entries others can read."""
 Mode = Literal["order", "parallel"]
 
 
 class Contribution(Struct, frozen=True, kw_only=True):
-    """What one worker did for a task."""
+    """The part of one worker in a task."""
 
     agent: str
     text: str | None = None
-    """Its answer; None where it failed."""
+    """Its answer; None if it failed."""
     error: str | None = None
-    """Why it failed; None where it did not."""
+    """Why it failed; None if it did not."""
     shared: list[ToolUse] = []
-    """What it shared with others, by which tool."""
+    """The calls that wrote something for others."""
     tools: list[ToolUse] = []
-    """All the tools that it called."""
+    """All tool calls."""
     usage: TokenUse = TokenUse()
 
 
 class TeamReply(Struct, frozen=True, kw_only=True):
-    """What a team did for a task."""
+    """The result of a team's task."""
 
     team: str
     session_id: str
@@ -59,49 +54,11 @@ class TeamReply(Struct, frozen=True, kw_only=True):
     usage: TokenUse
 
 
-class Chats:
-    """Talks with agents, and has teams of them work on tasks."""
+class Teamwork:
+    """Has teams of agents work on tasks."""
 
-    def __init__(self, agents: Agents, runner: Runner, settings: LLMSettings) -> None:
-        self._agents, self.runner, self._settings = agents, runner, settings
-
-    def chat(
-        self,
-        principal: Principal,
-        agent: str,
-        session_id: str,
-        message: Text,
-        *,
-        instances: Mapping[str, str] | None = None,
-        budget_tokens: Budget | None = None,
-        explain: bool = False,
-    ) -> Reply:
-        """Says something to an agent, and returns its answer; the turn is stored in the session.
-
-        `session_id`: the conversation. `message`: what the user says. `instances`: ids of runs by their
-        kind. `budget_tokens`: for what the model is sent. `explain`: whether to return that, too.
-        """
-        request = TurnRequest.of_message(
-            agent, session_id, message, instances, budget_tokens, explain=explain
-        )
-        return self.runner.reply(principal, request)
-
-    def chat_stream(
-        self,
-        principal: Principal,
-        agent: str,
-        session_id: str,
-        message: Text,
-        *,
-        instances: Mapping[str, str] | None = None,
-        budget_tokens: Budget | None = None,
-        explain: bool = False,
-    ) -> Iterator[ChatEvent]:
-        """The same, with the answer piece by piece as it comes; the last event has the whole reply."""
-        request = TurnRequest.of_message(
-            agent, session_id, message, instances, budget_tokens, stream=True, explain=explain
-        )
-        yield from self.runner.run(principal, request)
+    def __init__(self, chats: Chats) -> None:
+        self._chats = chats
 
     def run_team(
         self,
@@ -114,12 +71,12 @@ class Chats:
     ) -> TeamReply:
         """Passes a task to the workers of a team; one that fails is reported, and the others go on.
 
-        `team`: its name. `task`: what is to be done. `session_id`: the conversation that each worker has it
-        in; a new one without. `mode`: `order`, in which a worker sees the answers before it, or `parallel`;
-        without, what the team's spec says.
+        `team`: its name. `task`: the work. `session_id`: the conversation of each worker, by default a new
+        one. `mode`: `order`, in which a worker sees the answers before it, or `parallel`; by default, the
+        mode of the team's spec.
         """
         user_message(task, "task")
-        spec, _ = self._agents.team(principal, team), self.runner.model  # refused before anybody works
+        spec, _ = self._chats.agents.team(principal, team), self._chats.model  # refused before anybody works
         session, mode = f"run-{secrets.token_hex(8)}" if session_id is None else session_id, mode or spec.mode
         Rooms(Agent(name=spec.name), principal.user_id, session).session()
 
@@ -147,7 +104,7 @@ class Chats:
     def _contribution(self, principal: Principal, request: TurnRequest) -> Contribution:
         tools, reply, error, use = list[ToolUse](), None, None, TokenUse()
         try:
-            for event in self.runner.run(principal, request):
+            for event in self._chats.run(principal, request):
                 tools += [event.tool] if event.tool else []
                 reply = event.reply
         except AlcoveError as failure:
@@ -166,7 +123,7 @@ class Chats:
         answers = [(each.agent, each.text) for each in earlier if each.text]
         if not answers:
             return task
-        limit = self._settings.context_tokens // 2 // len(answers)
+        limit = self._chats.settings.context_tokens // 2 // len(answers)
         lines = [
             f"- {escape_tags(f'{format_name(agent)}: {_quoted(text, limit)}')}" for agent, text in answers
         ]
@@ -175,7 +132,7 @@ class Chats:
 
 
 def _quoted(text: str, tokens: int) -> str:
-    """An answer in quotes, or as much of its beginning as about so many tokens hold."""
+    """An answer in quotes, cut to about this number of tokens."""
     return format_value(text, len(text.encode()[: 3 * tokens].decode(errors="ignore")))
 
 

@@ -1,13 +1,24 @@
-"""Counts tokens without asking a service: by the vocabulary of a model's family, or a cautious estimate."""
+"""Counts tokens without asking a service, and limits the tokens of a turn.
+
+Tokens are counted by the vocabulary of a model's family, or estimated cautiously.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
+
+import msgspec
+from msgspec import structs
 
 from alcove.core.errors import InvalidRequest
+from alcove.core.records import Message
+from alcove.core.settings import LLMSettings
+from alcove.llm.model import ANSWER_LIMITS, BYTES_PER_TOKEN, AnswerMeter, TokenUse
 
 NO_TOKENIZER_MARGIN = 1.6
 """For families without a public tokenizer, on the count of o200k. Claude's documentation says that its newer
@@ -36,8 +47,15 @@ FAMILIES = {
 """The vocabulary of each family, and the factor for its count."""
 
 PIECE = 8192
-"""Characters that are counted at once: it blocks all other threads, and 1 MB may take half a second."""
+"""Characters that are counted at once, up to a space if there is one: it blocks all other threads."""
 
+MESSAGE_TOKENS = 4
+"""About what a chat API adds to each message."""
+MIN_ANSWER_TOKENS = 64
+"""An answer that has room for less is not asked for."""
+LEFT_OUT = "error: the result is left out: this turn may take no more tokens"
+LIMIT_SLACK = 2
+"""How many times its limit an answer may have by our estimate, which is rough."""
 _ESTIMATED = re.compile(
     rb"[A-Z]{1,2}(?![a-z])|[A-Za-z][a-z]{0,4}|[0-9]"  # words in fives, capitals in pairs, each digit
     rb"|[\xc2-\xef][\x80-\xbf]{1,2}"  # a character of another script
@@ -77,7 +95,14 @@ class TokenCounter:
 
     def __call__(self, text: str) -> int:
         _, margin, count = self._method
-        return math.ceil(margin * sum(count(piece) for piece in _pieces(text)))
+        text = text.encode(errors="replace").decode()  # a lone surrogate has no tokens
+        start = tokens = 0
+        while len(text) - start > PIECE:
+            end = text.rfind(" ", start + PIECE // 2, start + PIECE)
+            end = end if end > 0 else start + PIECE
+            tokens += count(text[start:end])
+            start = end
+        return math.ceil(margin * (tokens + count(text[start:])))
 
 
 token_counter = cache(TokenCounter)
@@ -87,13 +112,71 @@ def _estimate(text: str) -> int:
     return len(_ESTIMATED.findall(text.encode()))
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Splits text into pieces of at most `PIECE` characters, before a space if there is one."""
-    text = text.encode(errors="replace").decode()  # a lone surrogate has no tokens
-    start = 0
-    while len(text) - start > PIECE:
-        end = text.rfind(" ", start + PIECE // 2, start + PIECE)
-        end = end if end > 0 else start + PIECE
-        yield text[start:end]
-        start = end
-    yield text[start:]
+@dataclass
+class TurnBudget:
+    """Tokens of one turn's requests, counted before they are sent, and how many are left for answers."""
+
+    settings: LLMSettings
+    messages: int
+    """Tokens of the next request without its tools."""
+    tools: int
+    """Tokens of the tools that go with it, unless the model has to answer."""
+    use: TokenUse = TokenUse()  # noqa: RUF009  frozen
+    """Tokens of the turn's earlier requests."""
+
+    def answer_room(self, *, tools: bool) -> int:
+        """Returns how many tokens the next answer may have.
+
+        Calls of tools are sent again, with their results, in a request that has to fit as well.
+        """
+        room = self.settings.turn_tokens - self.use.total_tokens - self.messages
+        return (room - self.tools - self.messages) // 2 if tools else room
+
+    def limit(self, options: dict[str, Any], meter: AnswerMeter, *, tools: bool = False) -> int:
+        """Sets the limit of the next answer in `options`, and where it is cut off; returns its tokens.
+
+        The limit is the smallest of the caller's, the operator's and the tokens that are left. If neither
+        sets one, the default applies: the model never chooses. Returns 0 if too few tokens are left.
+        """
+        room = self.answer_room(tools=tools)
+        if room < MIN_ANSWER_TOKENS:
+            return 0
+        names = [name for name in ANSWER_LIMITS if name in options]
+        limits = [options[name] for name in names]
+        if self.settings.answer_tokens or not limits:
+            limits.append(self.settings.max_answer_tokens)
+        limit = min([*limits, room])
+        options |= dict.fromkeys(names or ANSWER_LIMITS[1:], limit)
+        meter.max_bytes = BYTES_PER_TOKEN * min(room, LIMIT_SLACK * limit)
+        return room
+
+    def add_results(
+        self, call: Message, results: Sequence[Message], count: Callable[[str], int]
+    ) -> list[Message]:
+        """Counts a call of tools and its results for the next request, and returns its messages.
+
+        A result for which the turn has no tokens left is replaced by a note that says so.
+        """
+        self.messages += message_tokens(call, count)
+        messages = [call]
+        for result in results:
+            room = self.answer_room(tools=False) - MIN_ANSWER_TOKENS
+            tokens = message_tokens(result, count)
+            if tokens > room:
+                result = structs.replace(result, content=LEFT_OUT)  # noqa: PLW2901
+                tokens = message_tokens(result, count)
+            self.messages += tokens
+            messages.append(result)
+        return messages
+
+
+def message_tokens(message: Message, count: Callable[[str], int]) -> int:
+    """The tokens of a message; `count` counts those of a text."""
+    calls = msgspec.json.encode(message.tool_calls).decode() if message.tool_calls else None
+    texts = filter(None, (message.content, calls, message.name, message.tool_call_id))
+    return MESSAGE_TOKENS + sum(map(count, texts))
+
+
+def json_tokens(part: object, count: Callable[[str], int]) -> int:
+    """The tokens of an option, or of a list of tools, as JSON; 0 if there is none."""
+    return count(msgspec.json.encode(part).decode()) if part else 0

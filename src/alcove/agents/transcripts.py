@@ -7,29 +7,151 @@ Keys count down, so that the newest message sorts first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
-from alcove.agents.chat_messages import StoredMessage, find_problem, group_tool_calls, window_start
-from alcove.agents.rooms import Rooms
-from alcove.agents.specs.records import AgentMemory
-from alcove.agents.stored_records import decode_value, read_record, retry_conflicts
+from alcove.agents.rooms import Rooms, decode_value, read_record, retry_conflicts
+from alcove.agents.specs.records import AgentMemory, Conversation
 from alcove.agents.summariser import Point, Prose, extend_summary
+from alcove.agents.tokens import message_tokens
 from alcove.core import validation
-from alcove.core.errors import Conflict, KeyDestroyed
+from alcove.core.decoding import convert
+from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Grant, Principal
 from alcove.core.records import BatchOperation, DeferredPut, Delete, KeyBinding, Memory, Message, Touch
 from alcove.store.memories import Memories
 from alcove.store.session_cache import MemoryReader, SessionLocation
 
+MAX_MESSAGES = 200
+"""Messages that one call may add."""
+_ROLES = ("user", "assistant", "tool")
+Text = Annotated[str, Meta(min_length=1)]
+
+
+class StoredMessage(NamedTuple):
+    """A message of a session: its number, counted from 1, and the id of its memory."""
+
+    number: int
+    id: str
+    message: Message
+
+
+def user_message(text: str, field: str = "message") -> Message:
+    """Makes a user's message; an error names the field that the text came in."""
+    if not validation.encode_text(text, field).strip():
+        raise InvalidRequest(field, "a text that is not blank")
+    return Message(role="user", content=text)
+
+
+def parse_messages(messages: Sequence[Message | Mapping[str, Any]]) -> list[Message]:
+    """Checks messages before they are stored; an error names the first invalid one."""
+    is_list = isinstance(messages, Sequence) and not isinstance(messages, str)
+    if not is_list or not 1 <= len(messages) <= MAX_MESSAGES:
+        raise InvalidRequest("messages", f"a list of 1 to {MAX_MESSAGES} messages")
+    return [parse_message(message, f"messages[{n}]") for n, message in enumerate(messages)]
+
+
+def parse_message(data: Message | Mapping[str, Any], argument: str) -> Message:
+    """Checks a message before it is stored; an error names the argument and its invalid field."""
+    try:
+        message = convert(msgspec.to_builtins(data), Message)
+        problem = find_problem(message)
+    except msgspec.ValidationError as error:
+        invalid = validation.to_invalid_request(error, Message, "role")
+        problem = invalid.field, invalid.expected
+    except (TypeError, UnicodeEncodeError):
+        problem = "content", "JSON data"
+    if problem:
+        raise InvalidRequest(f"{argument}.{problem[0]}", problem[1])
+    return message
+
+
+def find_problem(message: Message) -> tuple[str, str] | None:
+    """Why a message cannot be stored: the invalid field, and what was expected there; None if it can."""
+    calls = message.tool_calls
+    if message.role not in _ROLES:
+        return "role", f"one of {', '.join(_ROLES)}; instructions belong into the spec"
+    if message.content is None and not calls:
+        return "content", "a text, unless there are tool calls"
+    if calls and message.role != "assistant":
+        return "tool_calls", "none, unless the role is assistant"
+    if not all(map(_is_tool_call, calls)) or len({call["id"] for call in calls}) < len(calls):
+        return "tool_calls", "{id, type: function, function: {name, arguments}}, each with a unique id"
+    if (message.tool_call_id is None) is (message.role == "tool"):
+        return "tool_call_id", "the id of the call that it answers if the role is tool, otherwise nothing"
+    return None
+
+
+def _is_tool_call(call: Mapping[str, Any]) -> bool:
+    match call:
+        case {"type": "function", "id": str(), "function": {"name": str(), "arguments": str()}}:
+            return True
+    return False
+
+
+def group_tool_calls(messages: Sequence[StoredMessage]) -> list[list[StoredMessage]]:
+    """Groups messages, in their order, so that tool calls and their results stay together."""
+    groups: list[list[StoredMessage]] = []
+    open_calls: set[str] = set()
+    for each in messages:
+        if each.message.role == "tool" and each.message.tool_call_id in open_calls:
+            groups[-1].append(each)
+            open_calls.discard(each.message.tool_call_id)
+        else:
+            groups.append([each])
+            open_calls = {call["id"] for call in each.message.tool_calls}
+    return groups
+
+
+def is_complete(group: Sequence[StoredMessage]) -> bool:
+    """Whether each call has its result and each result its call, which chat APIs require."""
+    first, *results = (each.message for each in group)
+    return first.role != "tool" and len(results) == len(first.tool_calls)
+
+
+def window_start(
+    groups: Sequence[Sequence[StoredMessage]], spec: Conversation, count: Callable[[str], int]
+) -> int:
+    """The index of the first group that the window of a conversation holds."""
+    messages = tokens = 0
+    for start in range(len(groups), 0, -1):
+        group = groups[start - 1]
+        messages += len(group)
+        tokens += sum(message_tokens(each.message, count) for each in group)
+        if messages > spec.window_size or (spec.max_tokens and tokens > spec.max_tokens):
+            return start
+    return 0
+
+
+def new_messages(messages: Sequence[Message], last: Message | None) -> list[Message]:
+    """The new messages of a conversation that a caller sends whole: those after `last`, which is stored.
+
+    If the caller's conversation does not contain it, those after its last answer. If nothing is stored, all.
+    """
+    if last is None:
+        return [*messages]
+    positions = [n for n, each in enumerate(messages) if _identity(each) == _identity(last)] or [
+        n for n, each in enumerate(messages) if each.role == "assistant" and not each.tool_calls
+    ]
+    return [*messages[positions[-1] + 1 :]] if positions else [*messages]
+
+
+def _identity(message: Message) -> tuple[object, ...]:
+    calls = [call["id"] for call in message.tool_calls]
+    return message.role, message.content or "", message.tool_call_id, calls
+
+
 RUNNING_TOKENS = 400
-"""The most that the summary of a session's older messages may have."""
+"""The most tokens of the summary of a session's older messages."""
 _LAST_KEY = 10**12
+_is_number = re.compile("[0-9]{12}").fullmatch
 _MAX_KEYS = 20
 """Keys among which the newest message is looked for: users may have written others to the room."""
 STATE, ROLLING = "state", "rolling"
@@ -39,7 +161,7 @@ STATE, ROLLING = "state", "rolling"
 class SessionState(
     Struct, frozen=True, omit_defaults=True, rename={"points": "running", "prose_covered": "written"}
 ):
-    """What is stored of a session besides its messages; the numbers are those of messages, 0 for none."""
+    """The stored state of a session, without its messages; numbers are those of messages, 0 for none."""
 
     ended: int = 0
     """The last message when the session was ended."""
@@ -52,14 +174,9 @@ class SessionState(
     prose_covered: int = 0
     """The last message that is in `prose`."""
     prose: Prose | None = None
-    """The same summary in a model's words, as far as it got."""
+    """The same summary in a model's words, up to its last update."""
     trouble: str = ""
     """Why the model's last attempt failed; empty if it did not."""
-
-    @property
-    def last_number(self) -> int:
-        """The last number that the state knows to be used; that message may no longer exist."""
-        return max(self.ended, self.merged, self.covered)
 
 
 class RollingSummary(Struct, frozen=True, kw_only=True):
@@ -70,7 +187,7 @@ class RollingSummary(Struct, frozen=True, kw_only=True):
     """How often a conversation with new messages was merged."""
     updated_at: datetime | None = None
     prose: Prose | None = None
-    """The same summary in a model's words, as far as it got."""
+    """The same summary in a model's words, up to its last update."""
     trouble: str = ""
     """Why the model's last attempt failed; empty if it did not."""
 
@@ -178,7 +295,8 @@ class Transcript:
                 self._memories.writer.refuse_wiped(user, since)
             bound, (state, revision) = self._memories.writer.key_binding(user), self.state()
             newest, now = self.last_number(), self._memories.now()
-            last = max(newest, state.last_number)  # retention may have deleted the last messages
+            # Retention may have deleted the last messages.
+            last = max(newest, state.ended, state.merged, state.covered)
             new = [
                 StoredMessage(last + n, "", structs.replace(each, at=each.at or now))
                 for n, each in enumerate(messages, 1)
@@ -224,7 +342,7 @@ class Transcript:
         memory = newest and self._memories.reader.get(self.principal, self.turns, _key(newest.number))
         if newest is None or memory is None or memory.id != newest.id or newest.message != last:
             raise Conflict("the last message of this conversation has changed: read it again")
-        following = max(newest.number, state.last_number) + 1
+        following = max(newest.number, state.ended, state.merged, state.covered) + 1
         change: BatchOperation = Delete(self.turns, memory.key, expected_revision=memory.revision)
         if message is not None:
             put = self._put(newest.number, structs.replace(message, at=message.at or last.at))
@@ -248,7 +366,7 @@ class Transcript:
         retry_conflicts(write)
 
     def clear(self) -> int:
-        """Removes the session without a trace, and returns how many messages it had."""
+        """Erases the session with all versions, and returns how many messages it had."""
         count = self.count()
         self._memories.eraser.clear(self.principal, self.turns)
         self._memories.eraser.clear(self.principal, self._state[0])
@@ -263,10 +381,6 @@ def to_stored_message(memory: Memory, *, originals: bool = False) -> StoredMessa
     time, original = message.at or memory.created_at, message.original if originals else []
     message = structs.replace(message, at=time, original=original)
     return StoredMessage(_LAST_KEY - int(memory.key), memory.id, message)
-
-
-def _is_number(key: str) -> bool:
-    return len(key) == 12 and key.isascii() and key.isdigit()
 
 
 def _key(number: int) -> str:

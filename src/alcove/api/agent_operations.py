@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from alcove.agents.chats import Chats
 from alcove.agents.knowledge import Knowledge, encode_document
 from alcove.agents.service import Agents
 from alcove.agents.sessions import Sessions
-from alcove.agents.teamwork import Chats
+from alcove.agents.teamwork import Teamwork
 from alcove.agents.tools import READ_ONLY_TOOLS
 from alcove.agents.tools.tool import Format
 from alcove.api import messages
@@ -151,7 +152,7 @@ class ChatOperations:
         example={"session_id": "monday", "message": "What did we decide?"},
     )
     run_team = Operation(
-        Chats.run_team,
+        Teamwork.run_team,
         "POST /v1/teams/{team}/run",
         unlimited_time=True,
         extra_errors=(409, 502, 504),

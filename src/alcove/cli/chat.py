@@ -16,7 +16,7 @@ from alcove.cli.output import as_json, count, escape, format_cell, show, to_json
 from alcove.core.errors import AlcoveError, NotFound
 
 if TYPE_CHECKING:
-    from alcove.agents.replies import ChatEvent, Reply, ToolUse
+    from alcove.agents.chats import ChatEvent, Reply, ToolUse
     from alcove.client.store import AgentsHandle
     from alcove.core.namespace import Namespace
 

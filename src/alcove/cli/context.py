@@ -22,7 +22,7 @@ from alcove.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from alcove.agents.context_tiers import ContextReceipt
+    from alcove.agents.context import ContextReceipt
     from alcove.agents.sessions import RemovedSessions
     from alcove.client.store import AgentsHandle
     from alcove.core.records import Message

@@ -28,7 +28,7 @@ from alcove.core.decoding import convert
 
 if TYPE_CHECKING:
     from alcove.client.embedded import Alcove
-    from alcove.llm.records import ModelAnswer, ModelRequest
+    from alcove.llm.model import ModelAnswer, ModelRequest
 
 _SECONDS_PER_WORD = 0.03
 _SUMMARY_SECONDS = 10.0
@@ -77,7 +77,7 @@ class ScriptedModel:
         self.agent = ""
 
     def ask(self, request: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
-        from alcove.llm.records import AnswerBuilder, TokenUse  # noqa: PLC0415  not needed for --help
+        from alcove.llm.model import AnswerBuilder, TokenUse  # noqa: PLC0415  not needed for --help
 
         message = next(each.content or "" for each in reversed(request.messages) if each.role == "user")
         lines = self._story.lines.get(self.agent, []) + self._story.lines.get("any", [])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from alcove.agents.context_tiers import DEFAULT_BUDGET, Context
+from alcove.agents.context import DEFAULT_BUDGET, Context
 from alcove.agents.sessions import AddedMessages
 from alcove.agents.tools import Answer
 from alcove.agents.tools.tool import Format

@@ -58,8 +58,8 @@ class LocalTransport(Transport):
     def agent(self, specs: Specs | None, llm: LLM | None) -> Self:
         other = copy.copy(self)
         agents = self.open_store.agents(specs, llm)
-        services = services_by_class(agents, agents.sessions, agents.knowledge, agents.chats)
-        other.services = {**self.services, **services}
+        of_agents = services_by_class(*agents.services)
+        other.services = {**self.services, **of_agents}
         return other
 
     def derive_key(self, purpose: str) -> bytes:

@@ -140,8 +140,8 @@ class OpenStore:
             self._sweeper.start()
 
     def agents(self, specs: Specs | None, llm: LLM | None) -> Agents:
-        """The agents and teams of some specs; without specs, agents of any name."""
-        from alcove.agents.specs.loading import InlineSpecs, WatchedSpecs  # noqa: PLC0415  loads YAML
+        """The agents and teams of some specs, at work on this store; without specs, agents of any name."""
+        from alcove.agents.specs.loading import WatchedSpecs  # noqa: PLC0415  loads YAML, which few need
 
         place: Path | bytes | None = None
         if isinstance(specs, Mapping):
@@ -151,15 +151,10 @@ class OpenStore:
         with self._opening:  # a second instance would never be closed, and its records of calls would be lost
             if (place, llm) not in self._agents:
                 depth = self._settings.max_depth
-                source: InlineSpecs | WatchedSpecs | None = None
-                if isinstance(place, bytes):
-                    source = InlineSpecs(place, max_depth=depth)
-                elif place is not None:
-                    source = WatchedSpecs(place, max_depth=depth)
                 settings, provider = resolve_llm(llm)
                 self._agents[place, llm] = Agents(
                     self.memories,
-                    source,
+                    None if place is None else WatchedSpecs(place, max_depth=depth),
                     authentication=False,
                     follows=self._settings.sweep_interval > 0,
                     llm=settings,

@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from alcove.agents.chat_messages import parse_messages
 from alcove.agents.specs.records import OWNER_SEGMENTS
 from alcove.agents.tools.long_term import MAX_TAG_CHARACTERS, MAX_TAGS
-from alcove.agents.transcripts import turns_room
+from alcove.agents.transcripts import parse_messages, turns_room
 from alcove.core import validation
 from alcove.core.errors import InvalidRequest
 from alcove.core.principal import check_user_id

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import msgspec
 from msgspec import structs
 
-from alcove.agents.chat_messages import MAX_MESSAGES
 from alcove.agents.sessions import MAX_SESSIONS, SessionLog
+from alcove.agents.transcripts import MAX_MESSAGES
 from alcove.client.agent import AgentHandle, AsyncAgentHandle
 from alcove.core.errors import Conflict, NotFound, requires_extra
 from alcove.core.records import Message

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from alcove.core.settings import LLMSettings
 
 if TYPE_CHECKING:
-    from alcove.llm.records import Provider
+    from alcove.llm.model import Provider
 
 LLM: TypeAlias = "str | LLMSettings | Provider"
 """What names a model: `URL#MODEL`, settings, or a provider of your own."""

@@ -14,7 +14,7 @@ from alcove.core.errors import requires_extra
 from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm.connections import ConnectionPool, Hooks, seconds_after, was_sent
-from alcove.llm.records import (
+from alcove.llm.model import (
     AnswerBuilder,
     ModelAnswer,
     ModelRequest,

@@ -41,10 +41,10 @@ class Connection(Generic[C]):
         if event == "connection.connect_tcp.complete":
             self._socket = info["return_value"].get_extra_info("socket")
             if self.is_cut:
-                self.cut()
+                self.shut_down()
 
-    def cut(self) -> None:
-        """Shuts the socket down: whoever waits for it gets an error at once."""
+    def shut_down(self) -> None:
+        """Shuts the socket down, so that a thread that waits for it gets an error at once."""
         self.is_cut = True
         if self._socket:
             with suppress(OSError):  # it is closed already
@@ -70,7 +70,7 @@ class ConnectionPool(Generic[C]):
         with self._lock:
             self._busy.add(connection)
         try:
-            with cancellation.on_cancel(connection.cut):
+            with cancellation.on_cancel(connection.shut_down):
                 yield connection.client
         finally:
             with self._lock:
@@ -85,7 +85,7 @@ class ConnectionPool(Generic[C]):
         with self._lock:
             busy, idle, self._idle = [*self._busy], self._idle, []
         for connection in busy:
-            connection.cut()
+            connection.shut_down()
         for connection in idle:
             connection.client.close()
 

@@ -14,10 +14,9 @@ from msgspec import Struct
 
 from alcove.core.decoding import decoder
 from alcove.core.errors import requires_extra
-from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
 from alcove.llm.connections import ConnectionPool, seconds_after, was_sent
-from alcove.llm.records import (
+from alcove.llm.model import (
     ANSWER_LIMITS,
     AnswerBuilder,
     AnswerMeter,
@@ -87,7 +86,7 @@ class OpenAI:
         self._model = settings.llm_model or "default"
         self._max_tokens = settings.max_answer_tokens
         self._limit_names = dict(zip(ANSWER_LIMITS, ANSWER_LIMITS, strict=True))
-        """What the server calls each limit of an answer, as far as its refusals tell."""
+        """The server's name of each limit of an answer, learned from its refusals."""
         self._headers = {"Content-Type": "application/json"}
         if settings.llm_key:
             self._headers["Authorization"] = f"Bearer {settings.llm_key}"
@@ -141,7 +140,9 @@ class OpenAI:
         }
         body: dict[str, Any] = {
             "model": self._model,
-            "messages": [*map(_to_json, request.messages)],
+            "messages": [  # some servers require a content even next to tool calls
+                {"role": each.role, "content": None, **msgspec.to_builtins(each)} for each in request.messages
+            ],
             **{name: value for name, value in request.options.items() if name not in ANSWER_LIMITS},
             **(limits or {self._limit_names["max_completion_tokens"]: self._max_tokens}),
         }
@@ -167,7 +168,8 @@ def _pieces(response: httpx.Response, request: ModelRequest) -> Iterator[_Piece]
                 yield decode(text, _Piece)
         return
     body, meter = b"", request.meter
-    for chunk in _chunks(response, request):
+    for chunk in response.iter_bytes():
+        request.seconds_left()
         body += chunk
         if status < 400:  # until it is parsed, all of it counts as an answer
             meter.received_bytes = min(len(body), meter.max_bytes or len(body))
@@ -184,19 +186,13 @@ def _pieces(response: httpx.Response, request: ModelRequest) -> Iterator[_Piece]
     yield piece
 
 
-def _chunks(response: httpx.Response, request: ModelRequest) -> Iterator[bytes]:
-    """The body as it comes, until the deadline."""
+def _lines(response: httpx.Response, request: ModelRequest) -> Iterator[bytes]:
+    partial = b""
     for chunk in response.iter_bytes():
         request.seconds_left()
-        yield chunk
-
-
-def _lines(response: httpx.Response, request: ModelRequest) -> Iterator[bytes]:
-    rest = b""
-    for chunk in _chunks(response, request):
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, partial = (partial + chunk).split(b"\n")
         yield from lines
-        if len(rest) > MAX_BYTES:
+        if len(partial) > MAX_BYTES:
             raise ProviderError("a line of its answer is too long", status=200, retry=False)
 
 
@@ -213,7 +209,9 @@ def _answer(pieces: Iterator[_Piece], meter: AnswerMeter) -> Iterator[str | Mode
             part = choice.delta or choice.message or _Part()
             for position, call in enumerate(part.tool_calls or ()):
                 index, function = position if call.index is None else call.index, call.function
-                arguments = _arguments_text(function.arguments)
+                arguments = function.arguments or ""
+                if isinstance(arguments, dict):  # instead of JSON, as some servers send them
+                    arguments = msgspec.json.encode(arguments).decode()
                 answer.add_call(index, id=call.id, name=function.name, arguments=arguments)
             if text := part.content or part.refusal:
                 yield answer.add_text(text)
@@ -228,15 +226,3 @@ def decode(raw: bytes, kind: type[T]) -> T:
         return decoder(kind).decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProviderError(f"its answer cannot be read: {error}", status=200) from None
-
-
-def _arguments_text(arguments: str | dict[str, Any] | None) -> str:
-    """The arguments of a call as JSON, which some servers send as an object."""
-    if isinstance(arguments, dict):
-        return msgspec.json.encode(arguments).decode()
-    return arguments or ""
-
-
-def _to_json(message: Message) -> dict[str, Any]:
-    """A message for the request; some servers require a content even next to tool calls."""
-    return {"role": message.role, "content": None, **msgspec.to_builtins(message)}

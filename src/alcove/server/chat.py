@@ -15,18 +15,17 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from alcove.agents.chat_messages import parse_messages
-from alcove.agents.replies import ChatEvent, TurnRequest
+from alcove.agents.chats import ChatEvent, Chats, TurnRequest
 from alcove.agents.service import Agents
 from alcove.agents.specs.records import Agent
-from alcove.agents.teamwork import Chats
+from alcove.agents.transcripts import parse_messages
 from alcove.api.agent_operations import ChatOperations
 from alcove.api.messages import ErrorAnswer
 from alcove.api.operations import EVENTS
 from alcove.core import validation
 from alcove.core.errors import STATUS, AlcoveError, InvalidRequest
 from alcove.core.records import Message
-from alcove.llm.records import TokenUse
+from alcove.llm.model import TokenUse
 from alcove.server.limits import ThreadPool
 from alcove.server.routes import Endpoint, Page, Request, endpoint
 from alcove.server.streams import Stream
@@ -184,7 +183,7 @@ class ChatHandlers:
         stamp = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": completion.model}
         echo = () if session is None else ((SESSION_HEADER, session),)
         if not turn.stream:
-            reply = await self._threads(partial(self._chats.runner.reply, request.principal, turn))
+            reply = await self._threads(partial(self._chats.reply, request.principal, turn))
             message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None}
             if reply.tool_calls:
                 message |= {"content": reply.text or None, "tool_calls": reply.tool_calls}
@@ -192,7 +191,7 @@ class ChatHandlers:
             answer = Completion(object="chat.completion", choices=[choice], usage=reply.usage, **stamp)  # type: ignore[arg-type]
             return Page(_encode(answer), headers=echo)
         chunks = _ChunkEncoder(stamp, with_usage=bool((completion.stream_options or {}).get("include_usage")))
-        events = partial(self._chats.runner.run, request.principal, turn)
+        events = partial(self._chats.run, request.principal, turn)
         stream = await self._stream(events, chunks.encode, request)
         stream.headers = (*stream.headers, *echo)
         return stream

@@ -198,7 +198,7 @@ def build(config: ServeConfig) -> ASGIApp:
     )
     services = {
         **store.open_store.services,
-        **services_by_class(agents, agents.sessions, agents.knowledge, agents.chats),
+        **services_by_class(*agents.services),
     }
     streams = Streams(services, memories, agents, reads, changes, tail)
     chat = ChatHandlers(agents, agents.chats, turns)

@@ -25,7 +25,7 @@ from alcove.core.records import EventKind, EventPage
 from alcove.server.limits import ThreadPool, TimeLimit
 from alcove.server.routes import Endpoint, Request, endpoint
 from alcove.store.memories import Memories
-from alcove.upkeep.transfer import MOST_BYTES, Importer, Imports
+from alcove.upkeep.transfer import MAX_BATCH_BYTES, Importer, Imports
 
 HEARTBEAT_SECONDS = 15.0
 ACCESS_CHECK_SECONDS = 2.0
@@ -205,7 +205,7 @@ class Streams:
             page, pieces = await self.reads.run(partial(read, cursor.encode(position)))
 
     async def export_memories(self, request: Request) -> Struct:
-        request.reserve_bytes(MOST_BYTES)  # read ahead of the client
+        request.reserve_bytes(MAX_BATCH_BYTES)  # read ahead of the client
         namespace, principal = Namespace.checked(request.parameters.ns, "ns"), request.principal
         view = request.view = self.memories.access.view(lambda: request.principal, namespace)
         # Reads by a role sometimes wait for the audit log, which must not block the threads of readers.
@@ -240,16 +240,16 @@ class Streams:
 
     async def import_memories(self, request: Request) -> Struct:
         importer = Importer(self.memories, lambda: request.principal)
-        lines, reserved_bytes = importer.lines, MOST_BYTES
+        lines, reserved_bytes = importer.lines, MAX_BATCH_BYTES
         request.reserve_bytes(reserved_bytes)
         try:
             async for piece in while_allowed(request.pieces, request):
-                if lines.begun > reserved_bytes:
-                    reserved_bytes = lines.most
+                if lines.partial_bytes > reserved_bytes:
+                    reserved_bytes = lines.max_bytes
                     request.reserve_bytes(reserved_bytes)
-                for bundle in lines.bundles(piece):
+                for bundle in lines.batches(piece):
                     await self._import(importer, bundle, request)
-            await self._import(importer, lines.rest(), request)
+            await self._import(importer, lines.last_batch(), request)
         except AlcoveError as error:
             error.details |= importer.report.counts
             raise

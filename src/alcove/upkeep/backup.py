@@ -1,7 +1,7 @@
-"""Backup of a store in use into one file, and restore, which never brings back who was forgotten.
+"""Backs up a store in use into one file, and restores it without the users who were wiped since.
 
-What is not in a backup: the key that opens it, and the ledger of wipes. Both stay with the operator,
-away from the backups, and `restore` asks for both.
+A backup contains neither the key that decrypts it nor the ledger of wipes. Both stay with the operator, away
+from the backups, and `restore` needs both.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import fcntl
 import os
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, Self, TypeVar
@@ -33,15 +34,15 @@ from alcove.vault import KeyProvider, Vault, default_keys, user_subject
 T = TypeVar("T")
 Step = Literal["copying", "verifying", "forgetting", "scrubbing", "done"]
 
-_CHUNK = 4 * 1024 * 1024
+_CHUNK_BYTES = 4 * 1024 * 1024
 _BUSY_TIMEOUT = 10.0
-_LOST_FUTURE = 2**32
-"""Sequence numbers left out after a restore: cursors from the time that was lost stay behind what is
-written from now on, so that who holds one misses nothing."""
+_LOST_NUMBERS = 2**32
+"""Sequence numbers skipped by a restore: a cursor from the lost time then precedes all new writes, so that
+its client misses nothing."""
 
 
 class Progress(NamedTuple, Generic[T]):
-    """How far a step is; the last one has the result."""
+    """The progress of a step; the last one has the result."""
 
     step: Step
     done: int
@@ -58,11 +59,11 @@ class BackedUp(NamedTuple):
     versions: int
     last_sequence: int
     unreadable: int
-    """Values that do not open in the store either; `alcove doctor` names them."""
+    """Values that cannot be decrypted in the store either; `alcove doctor` lists them."""
 
 
 class Restored(NamedTuple):
-    """A store that was restored, and what it was made to forget again."""
+    """A store that was restored, and how much was wiped from it again."""
 
     path: Path
     bytes: int
@@ -86,32 +87,31 @@ class BackupWriter:
         return self._write(principal, to)
 
     def _write(self, principal: Principal, to: Path) -> Iterator[Progress[BackedUp]]:
-        yield from backup(self._engine, self._vault, to)
+        """Copies one moment of the store, reads all of it back, and then gives the file its name.
+
+        If anything fails, a full disk included, no part of the file is left and the store is unchanged.
+        """
+        engine = self._engine
+        with Partial(to) as partial:
+            for copied in engine.copy(partial.path):
+                yield Progress("copying", copied.copied_pages, copied.page_count)
+            partial.sync()
+            with BackupFile(partial.path) as copy:
+                if (summary := copy.figures()) != copied.figures:
+                    raise StoreError(f"{to} differs from the store: {summary}, not {copied.figures}")
+                copy.check_integrity()
+                unreadable = yield from _verify(
+                    copy, self._vault.for_data_keys(copy.data_keys), summary.versions
+                )
+            for row in unreadable:  # the store may have such rows, but the copy must have no others
+                if any(each.seq == row.seq and each != row for each in engine.history(row.ns, row.key)):
+                    raise StoreError(f"{to} differs from the store in version {row.seq}")
+            partial.complete()
+        size = to.stat().st_size
+        result = BackedUp(to, size, summary.memories, summary.versions, summary.last_seq, len(unreadable))
+        yield Progress("done", 1, 1, result)
         with suppress(Unavailable):
             self._audit.record(principal, "store.backup", file=to.name)
-
-
-def backup(engine: Engine, vault: Vault, to: Path) -> Iterator[Progress[BackedUp]]:
-    """Copies one moment of a store into a new file, and gives it its name once all of it was read back.
-
-    Whatever goes wrong, a full disk included, no part of the file is left and the store is as it was.
-    """
-    with Partial(to) as partial:
-        for copied in engine.copy(partial.path):
-            yield Progress("copying", copied.copied_pages, copied.page_count)
-        partial.sync()
-        with BackupFile(partial.path) as copy:
-            if (summary := copy.figures()) != copied.figures:
-                raise StoreError(f"{to} was not written as it should be: {summary}, not {copied.figures}")
-            copy.check_integrity()
-            unreadable = yield from _opening(copy, vault.for_data_keys(copy.data_keys), summary.versions)
-        for row in unreadable:  # it may be copied as it is, but must not have become so in the copy
-            if any(each.seq == row.seq and each != row for each in engine.history(row.ns, row.key)):
-                raise StoreError(f"{to} was not written as it should be: version {row.seq} differs")
-        partial.complete()
-    size = to.stat().st_size
-    result = BackedUp(to, size, summary.memories, summary.versions, summary.last_seq, len(unreadable))
-    yield Progress("done", 1, 1, result)
 
 
 def restore(
@@ -122,42 +122,45 @@ def restore(
     without_ledger: bool = False,
     keys: KeyProvider | None = None,
 ) -> Iterator[Progress[Restored]]:
-    """Makes a store of a backup where there is none, and makes it forget again who was wiped since.
+    """Restores a backup to a path where there is no store, and repeats the wipes since the backup.
 
-    The wipes are those of the ledger beside `at` and of the one that is given. Where a backup speaks
-    of wipes and no ledger is found, `without_ledger` is needed to go on. Nothing stands at `at` before
-    all of it is done.
+    The wipes are those of the ledger next to `at`, and of `ledger`. If the backup mentions wipes and there is
+    no ledger, `without_ledger` is needed to go on. The file gets its name once everything is done.
     """
     provider = keys or default_keys(at)
     local = ErasureLedger.of_store(at)
     with Partial(at) as partial:
-        found = _notes(at, ledger)
+        notes = _read_ledgers(at, ledger)
         with BackupFile(backup) as copy:
-            Vault(copy.data_keys, provider)  # a missing or wrong key is refused here
-            held = copy.figures()
-            if found is None and held.wipes and not without_ledger:
+            Vault(copy.data_keys, provider)  # refuses a missing or wrong key
+            versions = copy.figures().versions
+            if notes is None and copy.figures().wipes and not without_ledger:
                 raise StoreError(
-                    f"somebody was wiped from the store of {backup}, but there is no ledger "
-                    f"{local.path}: give it, or whoever was wiped since the backup would come "
-                    "back; to accept that, say that you restore without a ledger"
+                    f"users were wiped from the store of {backup}, but there is no ledger {local.path}: "
+                    "give it, or users who were wiped since the backup would come back; to accept that, "
+                    "restore without a ledger"
                 )
             copy.check_integrity()
-        notes = found or []
-        yield from _copying(backup, partial)
-        with closing(_opened(partial.path)) as engine:
+        total = backup.stat().st_size
+        with backup.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                partial.write(chunk)
+                yield Progress("copying", file.tell(), total)
+        partial.sync()
+        with closing(_open_engine(partial.path)) as engine:
             vault = Vault(engine.data_keys, provider)
-            unreadable = yield from _opening(engine, vault, held.versions)
-            users, memories = yield from _forgetting(engine, vault, notes, partial.path)
-        with BackupFile(partial.path) as copy:  # the log beside it is empty and gone
+            unreadable = yield from _verify(engine, vault, versions)
+            users, memories = yield from _repeat_wipes(engine, vault, notes or [], partial.path)
+        with BackupFile(partial.path) as copy:  # its write-ahead log is empty and was removed
             summary = copy.figures()
-        local.include(notes)
+        local.include(notes or [])
         partial.complete()
     figures = (summary.memories, summary.versions, summary.last_seq, len(unreadable))
     yield Progress("done", 1, 1, Restored(at, at.stat().st_size, *figures, users, memories))
 
 
 class Forgotten(NamedTuple):
-    """What a restored database was made to forget again."""
+    """How much was wiped again from a restored database."""
 
     users_forgotten: int
     memories_forgotten: int
@@ -166,42 +169,42 @@ class Forgotten(NamedTuple):
 def forget_again(
     address: str, beside: Path, *, ledger: Path | None = None, keys: KeyProvider | None = None
 ) -> Iterator[Progress[Forgotten]]:
-    """Makes a database that its own tools restored forget who was wiped since; before any node serves it.
+    """Repeats the wipes in a database that its own tools restored; before any node serves it.
 
-    The wipes are those of the ledger beside the path `beside`, as the key is, and of the one that is given.
+    `beside`: the path next to which the ledger and the key are. `ledger`: another ledger.
     """
-    notes, local = _notes(beside, ledger), ErasureLedger.of_store(beside)
+    notes, local = _read_ledgers(beside, ledger), ErasureLedger.of_store(beside)
     if notes is None:
         raise StoreError(f"there is no ledger {local.path}: give the one of the lost store")
-    with closing(_opened(address)) as engine:
+    with closing(_open_engine(address)) as engine:
         vault = Vault(engine.data_keys, keys or default_keys(beside))
-        done = yield from _forgetting(engine, vault, notes, without_password(address))
+        counts = yield from _repeat_wipes(engine, vault, notes, without_password(address))
     local.include(notes)
-    yield Progress("done", 1, 1, Forgotten(*done))
+    yield Progress("done", 1, 1, Forgotten(*counts))
 
 
-def _forgetting(
-    engine: Engine, vault: Vault, notes: Sequence[LedgerEntry], place: object
+def _repeat_wipes(
+    engine: Engine, vault: Vault, notes: Sequence[LedgerEntry], store: object
 ) -> Generator[Progress[T], None, tuple[int, int]]:
-    """Forgets what the ledger says, notes it, and scrubs; how many users and single memories that touched."""
+    """Repeats the wipes in the ledger, audits that, and scrubs; returns the affected users and memories."""
     yield Progress("forgetting", 0, len(notes))
-    users, memories = _forget_again(engine, vault, notes)
-    # The audit log's last entries are of the time before the backup.
+    users, memories = _apply_ledger(engine, vault, notes)
+    # The last entries of the audit log are older than the backup.
     details = msgspec.json.encode({"users_forgotten": users, "memories_forgotten": memories}).decode()
     engine.admin.add_audit([AuditRow(0, system_clock(), None, "store.restore", None, details)])
     yield Progress("scrubbing", 0, 1)
-    engine.erasure.skip_numbers(max((note.position or 0 for note in notes), default=0), _LOST_FUTURE)
+    engine.erasure.skip_numbers(max((note.position or 0 for note in notes), default=0), _LOST_NUMBERS)
     if not engine.erasure.scrub():
-        raise Unavailable(f"{place} could not be scrubbed: another process has it open")
+        raise Unavailable(f"{store} could not be scrubbed: another process has it open")
     return users, memories
 
 
-def _opening(
+def _verify(
     contents: BackupFile | Engine, vault: Vault, total: int
 ) -> Generator[Progress[T], None, list[Row]]:
-    """Unwraps every data key, and opens every value: the rows that do not open.
+    """Unwraps every data key and decrypts every value; returns the rows that cannot be decrypted.
 
-    A key that does not open is an error.
+    A key that cannot be unwrapped raises.
     """
     for key in contents.data_keys.find_all():
         vault.key(key.subject)
@@ -217,85 +220,75 @@ def _opening(
     return unreadable
 
 
-def _copying(source: Path, partial: Partial) -> Iterator[Progress[T]]:
-    total = source.stat().st_size
-    with source.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            partial.write(chunk)
-            yield Progress("copying", file.tell(), total)
-    partial.sync()
-
-
-def _notes(at: Path, ledger: Path | None) -> list[LedgerEntry] | None:
-    """What the ledgers say, oldest first; None where there is none."""
-    if ledger is not None and not ledger.exists():
-        raise StoreError(f"the ledger {ledger} is not there")
-    ledgers = [
-        each
-        for each in (ErasureLedger.of_store(at), ledger and ErasureLedger(ledger))
-        if each and each.path.exists()
-    ]
+def _read_ledgers(store: Path, other: Path | None) -> list[LedgerEntry] | None:
+    """The entries of the ledger next to the store and of another one, oldest first; None without ledgers."""
+    if other is not None and not other.exists():
+        raise StoreError(f"there is no ledger {other}")
+    ledgers = [ErasureLedger.of_store(store), *([ErasureLedger(other)] if other else [])]
+    ledgers = [each for each in ledgers if each.path.exists()]
     notes = {note: None for each in ledgers for note in each.read()}
     return sorted(notes, key=lambda note: note.moment) if ledgers else None
 
 
-def _forget_again(engine: Engine, vault: Vault, notes: Sequence[LedgerEntry]) -> tuple[int, int]:
-    """Wipes whom and what the ledger names, up to the moment it names; how many that touched.
+def _apply_ledger(engine: Engine, vault: Vault, notes: Sequence[LedgerEntry]) -> tuple[int, int]:
+    """Wipes the users and memories in the ledger, as of the time of each entry; returns how many had data.
 
-    Only the store can tell who a pseudonym is, by making that of everybody it knows.
+    A pseudonym is resolved by computing those of all users in the store.
     """
     users = {vault.pseudonym(user): user for user in (engine.erasure.users() if notes else ())}
-    known, rooms = {*users, *engine.erasure.pseudonyms()}, dict[str, bytes]()
+    pseudonyms, rooms = {*users, *engine.erasure.pseudonyms()}, dict[str, bytes]()
     if any(note.rooms for note in notes):
         rooms = {vault.pseudonym(ns.hex()): ns for ns in engine.erasure.unowned_namespaces()}
-    forgotten = set[str]()
+    wiped_users = set[str]()
     for note in notes:
         if note.api_key is not None:
             engine.admin.remove_api_key(note.api_key)
-        if note.user in known:
+        if note.user in pseudonyms:
             user = users.get(note.user, "")
-            older = [(rooms[each], rooms[each] + b"\0") for each in note.rooms if each in rooms]
-            # The note names the rooms that still held something; a backup may be older than that.
-            older += [room.subtree() for room in authored_rooms(engine, user)]
-            nobody = user == DEFAULT_PRINCIPAL.user_id
-            wiped = engine.erasure.wipe(
-                Person(user, user_subject(user), note.user, older, authorless=nobody),
+            scopes = [(rooms[each], rooms[each] + b"\0") for each in note.rooms if each in rooms]
+            # The entry lists the rooms that had data at the wipe; an older backup may have others.
+            scopes += [room.subtree() for room in authored_rooms(engine, user)]
+            is_default = user == DEFAULT_PRINCIPAL.user_id
+            person = Person(user, user_subject(user), note.user, scopes, authorless=is_default)
+            result = engine.erasure.wipe(
+                person,
                 shared=note.shared or "anonymise",
                 note=lambda _: None,
-                until=_until(engine, note),
+                until=_position(engine, note),
             )
             vault.forget(user_subject(user))
-            if any(wiped.removed.values()) or wiped.key_destroyed or wiped.shared:
-                forgotten.add(note.user)
-    cleaned = 0
-    for ns, key, last in _places(engine, vault, notes):
-        cleaned += engine.erasure.erase_key(ns, key, until=last, attributes="{}", note=lambda _: None) > 0
-    return len(forgotten), cleaned
+            if any(result.removed.values()) or result.key_destroyed or result.shared:
+                wiped_users.add(note.user)
+    erase = partial(engine.erasure.erase_key, attributes="{}", note=lambda _: None)
+    erased = [erase(ns, key, until=last) > 0 for ns, key, last in _erased_keys(engine, vault, notes)]
+    return len(wiped_users), sum(erased)
 
 
-def _places(engine: Engine, vault: Vault, notes: Sequence[LedgerEntry]) -> list[tuple[bytes, bytes, int]]:
-    """The keys that single notes speak of, by the id of a version or by the pseudonym of the place."""
-    named: dict[str | None, int] = {}
+def _erased_keys(
+    engine: Engine, vault: Vault, notes: Sequence[LedgerEntry]
+) -> list[tuple[bytes, bytes, int]]:
+    """The keys that were erased singly: entries have the id of a version or the pseudonym of the place."""
+    positions: dict[str | None, int] = {}
     for note in notes:
         for name in (str(UUID(note.memory)), note.place) if note.memory else ():
-            named[name] = max(named.get(name, 0), _until(engine, note))
-    found: dict[tuple[bytes, bytes], int] = {}
-    for row in engine.every_version() if named else ():
-        if until := max(named.get(uuid(row.id), 0), named.get(vault.pseudonym(place(row)), 0)):
-            found[row.ns, row.key] = max(until, found.get((row.ns, row.key), 0))
-    return [(ns, key, until) for (ns, key), until in found.items()]
+            positions[name] = max(positions.get(name, 0), _position(engine, note))
+    keys: dict[tuple[bytes, bytes], int] = {}
+    for row in engine.every_version() if positions else ():
+        names = uuid(row.id), vault.pseudonym(place(row))
+        if until := max(positions.get(name, 0) for name in names):
+            keys[row.ns, row.key] = max(until, keys.get((row.ns, row.key), 0))
+    return [(ns, key, until) for (ns, key), until in keys.items()]
 
 
-def _until(engine: Engine, note: LedgerEntry) -> int:
-    """How far the log was at a note; by its time, where an older version wrote it."""
+def _position(engine: Engine, note: LedgerEntry) -> int:
+    """The position of the log at an entry; found by its time if an older version wrote the entry."""
     return engine.erasure.position_at(note.moment) if note.position is None else note.position
 
 
 class Partial:
-    """A file beside its target for the length of a `with`; unless completed, nothing is left of it.
+    """A file next to its target, in a `with` statement; unless `complete` is called, nothing is left of it.
 
-    Its name is always the same and it is locked, so that what a killed process left is known for what
-    it is: the next attempt removes it.
+    It always has the same name and is locked, so that the next attempt removes the file of a killed process.
     """
 
     def __init__(self, target: Path) -> None:
@@ -304,31 +297,31 @@ class Partial:
 
     def __enter__(self) -> Self:
         if not self.target.parent.is_dir():
-            raise StoreError(f"{self.target} cannot be written: the folder {self.target.parent} is not there")
-        self._refuse_what_is_there()
-        with self._explained():
-            self._file = self._claimed()
+            raise StoreError(f"{self.target} cannot be written: there is no folder {self.target.parent}")
+        self._refuse_existing()
+        with self._translate_errors():
+            self._file = self._create()
         return self
 
     def write(self, chunk: bytes) -> None:
-        """Adds to the end."""
-        with self._explained():
+        """Appends bytes."""
+        with self._translate_errors():
             while chunk:
                 chunk = chunk[self._file.write(chunk) :]
 
     def sync(self) -> None:
-        """What was written is on the disk when this returns."""
-        with self._explained():
+        """Returns once everything that was written is on the disk."""
+        with self._translate_errors():
             os.fsync(self._file)
 
     def complete(self) -> None:
-        """Puts the file on the disk and gives it its name, unless something else has it meanwhile."""
+        """Puts the file on the disk and gives it its name, unless another file has it by now."""
         self.sync()
-        with self._explained():
+        with self._translate_errors():
             try:
                 os.link(self.path, self.target)  # unlike a rename, it never replaces a file
-            except OSError:  # it is there by now, or the file system has no links
-                self._refuse_what_is_there()
+            except OSError:  # the target exists by now, or the file system has no links
+                self._refuse_existing()
                 self.path.rename(self.target)
             sync_folder(self.target.parent)
 
@@ -337,32 +330,32 @@ class Partial:
             path.unlink(missing_ok=True)
         self._file.close()
 
-    def _refuse_what_is_there(self) -> None:
+    def _refuse_existing(self) -> None:
         for path in (self.target, *_companions(self.target)):
             if os.path.lexists(path):
                 raise StoreError(f"{path} is already there; nothing is written over it")
 
-    def _claimed(self) -> FileIO:
-        """A new, empty, locked file of that name, once what a killed process left of it is gone."""
+    def _create(self) -> FileIO:
+        """Creates the file, empty and locked, after removing that of a killed process."""
         while True:
             with ExitStack() as stack:
-                file = stack.enter_context(open(self.path, "ab", buffering=0, opener=_private))
+                file = stack.enter_context(open(self.path, "ab", buffering=0, opener=_open_private))
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     raise Unavailable(f"{self.path} is being written by another process") from None
-                found = os.fstat(file.fileno())
-                if found.st_nlink and not found.st_size:
+                status = os.fstat(file.fileno())
+                if status.st_nlink and not status.st_size:
                     for path in _companions(self.path):
                         path.unlink(missing_ok=True)
                     stack.pop_all()
                     return file
-                # Not emptied but removed: it may be another name of a file that was completed.
-                if found.st_nlink:
+                # Removed instead of truncated: it may be another name of a file that was completed.
+                if status.st_nlink:
                     self.path.unlink()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -370,16 +363,16 @@ class Partial:
 
 
 def _companions(path: Path) -> list[Path]:
-    """What SQLite keeps beside a file; found beside none, it would be taken for part of a new one."""
+    """The files that SQLite keeps next to a database, and would take for those of a new one."""
     return [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
 
 
-def _private(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _opened(at: Path | str) -> Engine:
-    return Engine(at, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new)
+def _open_engine(address: Path | str) -> Engine:
+    return Engine(address, clock=system_clock, busy_timeout=_BUSY_TIMEOUT, on_create=_refuse_new)
 
 
 def _refuse_new() -> None:

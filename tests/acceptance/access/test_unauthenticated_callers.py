@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from alcove import Alcove
-from alcove.llm.records import ModelAnswer, ModelRequest
+from alcove.llm.model import ModelAnswer, ModelRequest
 from tests.support.issuer import issuing
 from tests.support.service import Service, assert_error, free_port, serving
 from tests.support.tokens import FLAGS, token

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from alcove.agents.turn_budget import LIMIT_SLACK
+from alcove.agents.tokens import LIMIT_SLACK
 from alcove.core.settings import DEFAULT_ANSWER_TOKENS
 from tests.support.chat_service import Parlour, chatting
 from tests.support.llm_server import Asked, LLMServer, calls, endless, garbage, llm, text  # noqa: F401

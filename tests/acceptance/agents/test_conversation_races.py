@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from alcove import Alcove, PermissionDenied, Settings
-from alcove.agents.rooms import Rooms
+from alcove.agents.rooms import RecallBudget, Rooms
 from alcove.agents.specs.records import Agent, AgentMemory, LongTerm
-from alcove.agents.tools.turn import RecallBudget
 from alcove.client.store import AgentsHandle
 from alcove.core.records import SearchResults
 from tests.support.conversation_service import SPECS, written

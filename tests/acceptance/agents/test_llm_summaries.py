@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from alcove.agents import summary_writer
+from alcove.agents import summaries
 from alcove.client.store import AgentsHandle
 from alcove.llm import model
-from alcove.llm.records import ProviderError
+from alcove.llm.model import ProviderError
 from tests.support.chat_service import chatting
 from tests.support.conversation_service import text as told
 from tests.support.llm_server import LLMServer, fails, llm, silent, text  # noqa: F401
@@ -45,8 +45,8 @@ FAULTS = {
 @pytest.fixture
 def scribe(monkeypatch: pytest.MonkeyPatch) -> Scribe:
     monkeypatch.setattr(model, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(summary_writer, "_RETRY_SECONDS", 0.001)
-    monkeypatch.setattr(summary_writer, "_MAX_RETRIES", 50)
+    monkeypatch.setattr(summaries, "_RETRY_SECONDS", 0.001)
+    monkeypatch.setattr(summaries, "_MAX_RETRIES", 50)
     return Scribe()
 
 
@@ -195,7 +195,7 @@ def test_turns_are_stored_whatever_becomes_of_the_model(
 def test_a_model_that_failed_is_left_alone_for_a_while(
     scribe: Scribe, agents: AgentsHandle, alice: AgentsHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summary_writer, "_RETRY_SECONDS", 3600.0)
+    monkeypatch.setattr(summaries, "_RETRY_SECONDS", 3600.0)
     ails(scribe, "refused")
     for n in range(20):
         say(alice, "running", "s", f"Friend Anna{n} lives in Town{n}.")

@@ -12,7 +12,7 @@ import pytest
 from alcove import Alcove, PermissionDenied, Settings
 from alcove.agents.runs import OVERSEER
 from alcove.client.store import AgentsHandle
-from alcove.llm.records import ModelAnswer, ModelRequest, TokenUse
+from alcove.llm.model import ModelAnswer, ModelRequest, TokenUse
 from tests.support.chat_service import chatting
 from tests.support.clock import ManualClock
 from tests.support.llm_server import LLMServer, llm, text  # noqa: F401

@@ -137,7 +137,7 @@ def test_doctor_shows_what_it_noticed_with_advice_and_is_0_unless_strict(command
     assert "LOOK " in text
     noticed = [place for each in command.lines("doctor") for place in each["noticed"]]
     assert f"{command.room} 'two': the same as {command.room} 'one'" in noticed
-    assert "→ agents may be remembering one thing under several keys" in text
+    assert "→ agents may store one fact under several keys" in text
     assert text.splitlines()[-1].startswith("All is well. ")
     assert command.says("doctor", "--strict", code=1) == text
 

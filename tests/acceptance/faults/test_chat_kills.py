@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from alcove import Alcove, Settings
-from alcove.llm.records import AnswerBuilder, ModelAnswer, ModelRequest, TokenUse
+from alcove.llm.model import AnswerBuilder, ModelAnswer, ModelRequest, TokenUse
 from tests.support.child_programs import say, started
 from tests.support.waiting import LONG
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from alcove.core.settings import LLMSettings
-from alcove.llm.records import ModelAnswer, ModelRequest
+from alcove.llm.model import ModelAnswer, ModelRequest
 from tests.support.chat_service import chatting
 from tests.support.child_programs import say as tell
 from tests.support.child_programs import started

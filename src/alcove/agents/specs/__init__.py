@@ -1,5 +1,6 @@
 """The specs of agents, teams and knowledge sources, read from YAML files.
 
-`records` defines the fields, `aliases.toml` their published spellings. `reader` translates files into our own
-form, `validator` checks them, `loading` does both whenever a file changes, `catalogue` has the result.
+`records` defines the fields and the catalogue of all specs, `aliases.toml` their published spellings, and
+`templates` the rooms they name. `reader` translates files into our own form, `validator` checks them, and
+`loading` does both whenever a file changes.
 """

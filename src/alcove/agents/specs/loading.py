@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -12,11 +13,9 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from alcove.agents.specs.catalogue import Catalogue
-from alcove.agents.specs.reader import InvalidSpecs, SpecFile, SpecProblem
-from alcove.agents.specs.records import KINDS
+from alcove.agents.specs.reader import MAX_BYTES, InvalidSpecs, SpecFile, SpecProblem
+from alcove.agents.specs.records import KINDS, Catalogue
 from alcove.agents.specs.validator import SpecSet
-from alcove.agents.specs.yaml_documents import MAX_BYTES
 
 logger = logging.getLogger(__name__)
 Contents = dict[Path, bytes | str]
@@ -28,36 +27,26 @@ def load(path: str | Path, *, max_depth: int = 5) -> Catalogue:
     return build_catalogue(Path(path), read_contents(Path(path)), max_depth)
 
 
-class InlineSpecs:
-    """Specs that a program passes as data; they never change."""
-
-    problems: tuple[SpecProblem, ...] = ()
-
-    def __init__(self, content: bytes, *, max_depth: int = 5) -> None:
-        """`content`: what a spec file would contain, as YAML or JSON."""
-        path = Path("specs")
-        self._catalogue = build_catalogue(path, {path: content}, max_depth)
-
-    def current(self) -> Catalogue:
-        """The specs."""
-        return self._catalogue
-
-
 class WatchedSpecs:
     """Specs that follow their files; while the files have mistakes, the last valid specs stay active."""
 
     def __init__(
         self,
-        path: str | Path,
+        source: str | Path | bytes,
         *,
         max_depth: int = 5,
         interval: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path, self._max_depth = Path(path), max_depth
-        self._interval, self._clock = interval, clock
+        """`source`: a file or folder, or the content of a file as YAML or JSON, which never changes."""
+        self._path = Path("specs" if isinstance(source, bytes) else source)
+        self._contents: Contents
+        if isinstance(source, bytes):
+            self._contents, interval = {self._path: source}, math.inf
+        else:
+            self._contents = read_contents(self._path)
+        self._max_depth, self._interval, self._clock = max_depth, interval, clock
         self._lock = threading.Lock()
-        self._contents = read_contents(self._path)
         self._catalogue = build_catalogue(self._path, self._contents, max_depth)
         self.version = _digest(self._contents)
         """A digest of the files whose specs are active."""

@@ -1,4 +1,4 @@
-"""The records of a spec: agents with their memory, teams, and knowledge sources.
+"""The records of a spec: agents with their memory, teams, and knowledge sources; and the catalogue of all.
 
 A block that is left out is off; a block that is written is on unless it says `enabled: false`. So an agent
 has only the rooms that its spec asks for. `api/fields.toml` describes each field.
@@ -6,9 +6,16 @@ has only the rooms that its spec asks for. `api/fields.toml` describes each fiel
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
+
+from alcove.core.errors import NotFound, quote_name
+from alcove.core.principal import Principal
 
 ScratchKind: TypeAlias = Literal["global", "workflow", "swarm", "debate", "session", "agent"]
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -127,3 +134,75 @@ class Knowledge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 KINDS: dict[str, type[Agent | Team | Knowledge]] = {"agents": Agent, "teams": Team, "knowledge": Knowledge}
 """The lists of a spec file, and the record of their items."""
+
+
+EVERYBODY = "*"
+GROUP = "group:"
+DEFAULT_MEMORY = AgentMemory(
+    conversation=Conversation(summarize=True, recall=10), session_memory=SessionMemory(), long_term=LongTerm()
+)
+"""The memory of agents where no specs are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All specs, checked and immutable."""
+
+    agents: Mapping[str, Agent] = field(default_factory=lambda: MappingProxyType({}))
+    teams: Mapping[str, Team] = field(default_factory=lambda: MappingProxyType({}))
+    knowledge: Mapping[str, Knowledge] = field(default_factory=lambda: MappingProxyType({}))
+    """Sources by name, their paths made absolute."""
+    warnings: tuple[str, ...] = ()
+    has_every_agent: bool = False
+    """Whether every name is an agent's, with `DEFAULT_MEMORY`, because no specs are given."""
+
+    def find(self, name: str) -> Agent | None:
+        """The agent of this name, without a check of the caller."""
+        return default_agent(name) if self.has_every_agent else self.agents.get(name)
+
+    def agent_for(self, principal: Principal, name: str) -> Agent:
+        """The agent of this name; NotFound if there is none, or none that the caller may use."""
+        agent = self.find(name)
+        if agent is None or not may_use(agent, principal):
+            raise NotFound(f"there is no agent {quote_name(name)}")
+        return agent
+
+    def team_for(self, principal: Principal, name: str, agent: Agent) -> Team:
+        """The team of this name; NotFound unless the agent is its worker and the caller may use it."""
+        team = self.teams.get(name)
+        if team is None or agent.name not in team.workers or not may_use(team, principal):
+            raise NotFound(f"there is no team {quote_name(name)} with the worker {agent.name!r}")
+        return team
+
+
+@functools.lru_cache(1024)
+def default_agent(name: str) -> Agent | None:
+    """An agent without a spec; None where the name is no valid one."""
+    valid = 1 <= len(name) <= 128 and name not in OWNER_SEGMENTS
+    return Agent(name=name, memory=DEFAULT_MEMORY) if valid else None
+
+
+def allowed_names(spec: Agent | Team) -> frozenset[str] | None:
+    """The users and groups that may use an agent or a team; None for everybody."""
+    if spec.shared_with is None or EVERYBODY in spec.shared_with:
+        return None
+    return frozenset(spec.shared_with) | ({spec.owner} - {SYSTEM})
+
+
+def may_use(spec: Agent | Team, principal: Principal) -> bool:
+    """Whether a caller may use an agent or a team; which memories they read does not depend on it."""
+    names = spec.shared_with
+    if names is None or EVERYBODY in names or principal.user_id == spec.owner != SYSTEM:
+        return True
+    return includes_caller(names, principal)
+
+
+def includes_caller(names: Sequence[str], principal: Principal) -> bool:
+    """Whether a caller is one of these users, or in one of these groups (`group:<name>`)."""
+    groups = principal.claims.get("groups")
+    if not isinstance(groups, list) or not all(isinstance(each, str) for each in groups):
+        groups = []
+    return any(
+        each.removeprefix(GROUP) in groups if each.startswith(GROUP) else each == principal.user_id
+        for each in names
+    )

@@ -14,18 +14,27 @@ from typing import Any, TypeAlias
 
 from msgspec import inspect, structs
 
-from alcove.agents.rooms import overlap, private_template, shared_room
-from alcove.agents.specs.catalogue import GROUP, allowed_names
 from alcove.agents.specs.reader import (
     ACCEPTED_TOO,
     Draft,
+    FieldPath,
     SpecFile,
     SpecProblem,
     alias_names,
     unknown_field,
 )
-from alcove.agents.specs.records import KINDS, Agent, AgentMemory, Conversation, Knowledge, KnowledgeUse, Team
-from alcove.agents.specs.yaml_documents import FieldPath
+from alcove.agents.specs.records import (
+    GROUP,
+    KINDS,
+    Agent,
+    AgentMemory,
+    Conversation,
+    Knowledge,
+    KnowledgeUse,
+    Team,
+    allowed_names,
+)
+from alcove.agents.specs.templates import overlap, private_template, shared_room
 from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest
 from alcove.core.namespace import Namespace
@@ -181,8 +190,8 @@ def _check_names_and_groups(specs: Mapping[Draft, Agent | Team | Knowledge]) -> 
         elif name != name.strip() or not name.isprintable() or name in (".", ".."):
             yield draft, ("name",), "expected a printable name without blanks around it, not '.' or '..'"
         if (other := first.setdefault(name, draft)) is not draft:
-            taken = f"{name!r} is taken by {other.file}: {other.locate(())}"
-            yield draft, ("name",), f"expected a name of its own; {taken}"
+            place = f"{other.file}: {other.locate(())}"
+            yield draft, ("name",), f"expected a name of its own; {name!r} is taken by {place}"
         for index, user in enumerate(getattr(spec, "shared_with", None) or ()):
             if user == GROUP:
                 yield draft, ("shared_with", index), "expected a group's name after 'group:'"
@@ -262,7 +271,7 @@ def _check_rooms(specs: SpecSet, max_depth: int) -> Iterator[Problem]:
 
 
 def _admits_more(spec: Agent | Team, team: Team) -> bool:
-    """Whether anybody may use the spec who may not use the team."""
+    """Whether the spec has users whom the team does not admit."""
     names, team_names = allowed_names(spec), allowed_names(team)
     return team_names is not None and (names is None or not names <= team_names)
 
@@ -280,7 +289,7 @@ def _private_pattern(agent: Agent, max_depth: int) -> Pattern:
 
 
 def _shared_rooms(specs: SpecSet) -> Iterator[tuple[Draft, Agent | Team, FieldPath, Namespace | str]]:
-    """Every pool and team room, or the message of what is wrong with it."""
+    """Every pool and team room, or an error message in its place."""
     templates: list[tuple[Draft, Agent | Team, FieldPath, str, str]] = []
     for draft, agent in specs.agents.items():
         for index, text in enumerate(agent.memory.pools):

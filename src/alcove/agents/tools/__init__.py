@@ -10,15 +10,13 @@ import functools
 from dataclasses import replace
 from typing import Any
 
-from alcove.agents.rooms import pools
+from alcove.agents.rooms import Turn
 from alcove.agents.specs.records import Agent
+from alcove.agents.specs.templates import pools
 from alcove.agents.tools.answers import Answer
-from alcove.agents.tools.facts import fact_tools
-from alcove.agents.tools.keyed_rooms import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools
-from alcove.agents.tools.long_term import long_term_tools
-from alcove.agents.tools.scratch import scratch_tools
+from alcove.agents.tools.keyed_rooms import PRIVATE_TOOLS, TEAM_TOOLS, pool_tools, scratch_tools
+from alcove.agents.tools.long_term import fact_tools, long_term_tools
 from alcove.agents.tools.tool import READ_ONLY_TOOLS, Tool, render_tool
-from alcove.agents.tools.turn import Turn
 
 __all__ = ["READ_ONLY_TOOLS", "Answer", "Tool", "Turn", "tool_definitions", "toolset"]
 

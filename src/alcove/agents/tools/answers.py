@@ -2,7 +2,7 @@
 
 The text has one line for each memory, `key: content (notes)`, which nothing in the memory can end or add to:
 content is JSON, and a key or name that is no plain word is JSON, too. So what users and agents wrote stays
-inside its quotes, and what is outside of quotes is Alcove's.
+inside its quotes, and only Alcove writes outside of quotes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from alcove.agents.tools.turn import BUDGET_SPENT
+from alcove.agents.rooms import BUDGET_SPENT
 from alcove.core.records import Author, Memory, SearchResults
 
 MAX_LISTED_CHARACTERS = 1_000
@@ -140,6 +140,11 @@ def format_value(
 def format_name(name: str) -> str:
     """A key or a name: unchanged if it is a plain word, otherwise as JSON."""
     return name if _WORD.fullmatch(name) and not _BLANK.search(name) else _to_json(name)
+
+
+def escape_tags(text: str) -> str:
+    """Escapes `<`, so that nothing in a line can end the quotes around it."""
+    return text.replace("<", "\\u003c")
 
 
 def _author_notes(author: Author) -> Iterator[str]:

@@ -1,4 +1,7 @@
-"""Long-term memory: typed and tagged memories about a user, saved and forgotten only on purpose."""
+"""Memories about a user: facts, of which a new one may evict the oldest, and long-term memories.
+
+Long-term memories have types and tags, and are stored and forgotten only on purpose.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,21 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from alcove.agents.rooms import Room, Turn, content_id, distinct, take_answer
 from alcove.agents.specs.records import MemoryScope
 from alcove.agents.tools import answers
 from alcove.agents.tools.answers import Answer
-from alcove.agents.tools.tool import HIDDEN_CHOICES, Content, Limit, MinRelevance, Query, Tool, make_tool
-from alcove.agents.tools.turn import Room, Turn, take_answer
+from alcove.agents.tools.tool import HIDDEN_CHOICES, Content, Key, Limit, MinRelevance, Query, Tool, make_tool
 from alcove.core import validation
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, quote_name
-from alcove.core.records import Entry, Memory, SearchResults
+from alcove.core.records import Entry, EvictOldest, Memory, Put, SearchResults
 from alcove.core.unicode import normalize
 
+_MAX_EVICTED = 10
+"""Facts that one new fact evicts at most, where another agent left too many."""
+_EVICTED_CHARACTERS = 200
+"""Characters shown of an evicted fact."""
+ReplacedKey = Annotated[str, Meta(min_length=1, max_length=1024, description="The key of a fact to replace.")]
 MAX_TAGS = 8
 MAX_TAG_CHARACTERS = 40
 MIN_SIMILARITY = 0.6
@@ -30,11 +38,67 @@ MIN_SIMILARITY = 0.6
 _MAX_SIMILAR, _MAX_HITS = 3, 100
 _INDEX_WAIT_SECONDS = 2.0
 MemoryType = Literal["fact", "preference", "relationship", "instruction"]
-"""To add a type, add its name; contexts treat `instruction` in a way of its own (`context_builder.py`)."""
+"""To add a type, add its name; contexts treat `instruction` in a way of its own (`context.py`)."""
 Tags = Annotated[list[str], Meta(description="At most 8 short words.")]
 _SCOPES = "agent: you alone; all: this user's other agents too, never other users."
 Scope = Annotated[MemoryScope, Meta(description=_SCOPES, extra_json_schema={HIDDEN_CHOICES: ["user"]})]
 Id = Annotated[str, Meta(min_length=1, description="Its id.")]
+
+
+def learn_fact(turn: Turn, content: Content, key: ReplacedKey | None = None) -> Answer:
+    room, value = turn.room(turn.rooms.facts), {"content": content}
+    max_facts = turn.rooms.agent.memory.facts.max_facts
+    key = key or _choose_key(room, content)
+    excess = room.size() + 1 - max_facts
+    eviction = EvictOldest(namespace=room.namespace, key=key, most=max_facts)
+    put = Put(namespace=room.namespace, key=key, value=value, index=value)
+    operations = [*[eviction] * min(max(excess, 1), _MAX_EVICTED), put]
+    *evictions, entry = room.memories.writer.batch(room.principal, operations)
+    assert isinstance(entry, Entry)
+    evicted = [fact for fact in evictions if isinstance(fact, Memory)]
+    text = f"Learned it as {quote_name(key)}."
+    if evicted:
+        contents = (fact.value.get("content", fact.value) for fact in evicted)
+        values = "; ".join(answers.format_value(content, _EVICTED_CHARACTERS) for content in contents)
+        text += f" There is room for {max_facts} facts, so the oldest is forgotten: {values}."
+    return Answer({"key": key, "version": entry.revision, "evicted": [fact.key for fact in evicted]}, text)
+
+
+def _choose_key(room: Room, content: str) -> str:
+    """The key of the fact with the same content, or a key that depends on the content alone.
+
+    So a fact that is learned twice, by any agent and at the same moment, is stored once. If another fact has
+    been put under that key since, the next one is taken.
+    """
+    digest = hashlib.sha256(validation.encode_text(content, "content"))
+    same_content = {"content": content}
+    if same := room.memories.searcher.list(
+        room.principal, room.namespace, filter=same_content, limit=1, exact=True
+    ):
+        return same[0].key
+    while True:
+        fact = room.get(key := f"fact-{digest.hexdigest()[:16]}")
+        if fact is None or fact.value.get("content") == content:
+            return key
+        digest.update(b"again")
+
+
+def recall_facts(turn: Turn, query: Query, limit: Limit = 5, min_relevance: MinRelevance = None) -> Answer:
+    search = partial(
+        turn.room(turn.rooms.facts).search, query=query, min_relevance=min_relevance, unranked=True
+    )
+    return answers.search_answer(turn.recalls.spend(turn.rooms, limit, search))
+
+
+def forget_fact(turn: Turn, key: Key) -> Answer:
+    if not turn.room(turn.rooms.facts).delete(key):
+        raise NotFound(f"there is no fact {quote_name(key)}; recall_facts finds their keys")
+    return Answer({"key": key, "forgotten": True}, f"Forgot the fact {quote_name(key)}.")
+
+
+def fact_tools(max_facts: int) -> list[Tool]:
+    """The tools of an agent that stores up to `max_facts` facts."""
+    return [make_tool(run, words={"max_facts": max_facts}) for run in (learn_fact, recall_facts, forget_fact)]
 
 
 def memory_remember(
@@ -119,23 +183,6 @@ def merge_by_relevance(pages: Sequence[Sequence[Memory]]) -> Iterator[Memory]:
     return (memory for _, memory in heapq.merge(*ranked, key=lambda pair: -pair[0]))
 
 
-def distinct(memories: Iterable[Memory]) -> list[Memory]:
-    """The first memory of each content."""
-    first: dict[str, Memory] = {}
-    for memory in memories:
-        first.setdefault(content_id(memory), memory)
-    return [*first.values()]
-
-
-def content_id(memory: Memory) -> str:
-    """The same text for long-term memories of equal content, in any scope.
-
-    Not `_digest`: "likes C" and "likes C++" have the same one, and forgetting deletes all equal memories.
-    """
-    content = memory.value.get("content")
-    return content if isinstance(content, str) else memory.id
-
-
 def memory_forget(turn: Turn, memory_id: Id) -> Answer:
     rooms = {scope: turn.room(room) for scope, room in turn.rooms.long_term.items()}
     room = rooms.get(memory_id.partition("-")[0])
@@ -157,7 +204,7 @@ def _find_copies(memory: Memory, rooms: Iterable[Room]) -> Iterator[tuple[Room, 
     """The room and key of each other memory with the same content: recall shows only one of them."""
     content = content_id(memory)
     for room in rooms:
-        for other in room.all_memories():
+        for other in room.memories.reader.scan(room.principal, room.namespace, exact=True):
             if other.id != memory.id and content_id(other) == content:
                 yield room, other.key
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, get_args, get_type_hints
 import msgspec
 from msgspec import Meta, Struct, defstruct, structs
 
+from alcove.agents.rooms import Turn
 from alcove.agents.tools.answers import Answer
-from alcove.agents.tools.turn import Turn
 from alcove.core.decoding import convert
 from alcove.core.errors import InvalidRequest
 from alcove.core.validation import NOT_BLANK, parse_min_relevance, to_invalid_request
@@ -75,8 +75,8 @@ class Tool:
     def parameters(self) -> dict[str, Any]:
         """The JSON Schema of the arguments, without references, in keywords that every provider takes."""
         schema = msgspec.json.schema_components([self.arguments])[1]["Arguments"]
-        merged = {name: _merge_nullable(argument) for name, argument in schema["properties"].items()}
-        properties = {name: _simplify(each) for name, each in merged.items() if HIDDEN_ARGUMENT not in each}
+        simple = {name: _simplify(argument) for name, argument in schema["properties"].items()}
+        properties = {name: each for name, each in simple.items() if each}
         required = [*schema["required"]]
         for name, names in self.choices.items():
             properties[name]["enum"] = [*names]
@@ -147,17 +147,16 @@ def _argument_record(
     return defstruct("Arguments", fields)
 
 
-def _merge_nullable(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an argument without `anyOf`, also where the argument may be null."""
-    alternatives = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
-    return {**schema, **(alternatives[0] if alternatives else {})}
-
-
 def _simplify(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of an argument without what some provider refuses: bounds, which a call checks, and null.
 
-    A default stays where it is a name; the defaults of limits show in the answers.
+    A default stays where it is a name; the defaults of limits show in the answers. Empty for an argument
+    that models do not see.
     """
+    alternatives = [each for each in schema.get("anyOf", ()) if each != {"type": "null"}]
+    schema = {**schema, **(alternatives[0] if alternatives else {})}
+    if HIDDEN_ARGUMENT in schema:
+        return {}
     if "enum" in schema:
         choices = [each for each in schema["enum"] if each not in schema.get(HIDDEN_CHOICES, ())]
         schema = {**schema, "type": "string", "enum": choices}
