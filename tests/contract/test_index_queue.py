@@ -194,7 +194,7 @@ def test_a_crash_in_the_middle_of_a_large_text_repeats_one_piece_and_shows_nothi
         first.step()
     now = queue.clock()
     lease = now + LEASE_SECONDS * 1_000_000
-    lost = queue.index.claim(now=now, until=lease, limit=100, size=STEP_BYTES)
+    lost = queue.index.claim(now=now, until=lease, limit=100, max_bytes=STEP_BYTES)
     assert [text.seq for text in lost] == [seq], "claimed, and then the process is gone"
     done, other = len(queue.embedder.texts), queue.indexer()
     assert other.step() == 0
@@ -249,10 +249,10 @@ def test_a_last_piece_without_those_before_it_is_not_kept(queue: Queue) -> None:
     seq, indexer = queue.put("alice", "k", LARGE), queue.indexer()
     for _ in range(3):
         indexer.step()
-    (text,) = queue.index.claim(now=queue.clock(), until=MAX_INT64, limit=1, size=1)
+    (text,) = queue.index.claim(now=queue.clock(), until=MAX_INT64, limit=1, max_bytes=1)
     assert text.window
     assert queue.index.switch(queue.embedder.name, {seq: "refused meanwhile"})
-    assert queue.index.store(queue.embedder.name, [EmbeddedPiece(text, b"\x80", 1, None)])
+    assert queue.index.store_vectors(queue.embedder.name, [EmbeddedPiece(text, b"\x80", 1, None)])
     assert queue.kept("alice") == {}
     assert queue.waiting(seq)
 
@@ -271,7 +271,7 @@ def test_pieces_of_two_models_under_one_name_never_become_one_text(queue: Queue)
 def test_what_was_parked_and_is_tried_again_takes_its_turn(queue: Queue) -> None:
     large = [queue.put("mallory", f"k{n}", LARGE) for n in range(4)]
     assert queue.index.switch(queue.embedder.name, dict.fromkeys(large, "refused"))
-    assert queue.index.retry() == 4
+    assert queue.index.retry_all() == 4
     small, indexer = queue.put("alice", "k", {"text": "tea"}), queue.indexer()
     for _ in range(2):
         indexer.step()
@@ -281,9 +281,9 @@ def test_what_was_parked_and_is_tried_again_takes_its_turn(queue: Queue) -> None
 def test_a_text_half_embedded_goes_with_its_version(queue: Queue) -> None:
     seq, indexer = queue.put("alice", "k", LARGE), queue.indexer()
     indexer.step()
-    assert len(queue.index.pieces(seq)) == 1
+    assert len(queue.index.partial_vectors(seq)) == 1
     queue.put("alice", "k", {"text": "tea"})
-    assert queue.index.pieces(seq) == []
+    assert queue.index.partial_vectors(seq) == []
     queue.drain(indexer)
     assert len(queue.kept("alice")) == 1
 

@@ -177,16 +177,16 @@ class ContextDraft:
         budget: int,
         count: TokenCounter,
         *,
-        has_recalled: bool,
+        explains_recall: bool,
     ) -> None:
         """`instructions`: the agent's, then the caller's. `messages`: the new ones, which go in whole.
 
-        `budget`: tokens in all. `count`: counts those of a text. `has_recalled`: whether the instructions say
-        what recalled text is.
+        `budget`: tokens in all. `count`: counts those of a text. `explains_recall`: whether the
+        instructions explain what recalled text is.
         """
         self.stopwatch = Stopwatch()
         self._count, self._budget = count, budget
-        first = "\n\n".join(filter(None, (*instructions[:1], RULE if has_recalled else "")))
+        first = "\n\n".join(filter(None, (*instructions[:1], RULE if explains_recall else "")))
         texts = filter(None, (first, *instructions[1:]))
         self._instructions = [Message(role="system", content=text) for text in texts]
         self._messages = [structs.replace(message, at=None) for message in messages]
@@ -202,7 +202,7 @@ class ContextDraft:
         self._available = budget - fixed
 
     def offer(self, tier: str, pieces: Iterable[Piece]) -> None:
-        """Offers the pieces of a tier, in the order in which they appear."""
+        """Offers the pieces of a tier, in the order in which the context shows them."""
         self._offered[tier] = [piece._replace(tokens=self._count(f"- {piece.text}\n")) for piece in pieces]
 
     def offer_conversation(self, groups: Iterable[Sequence[StoredMessage]]) -> None:
@@ -236,14 +236,14 @@ class ContextDraft:
         try:
             yield
         except PermissionDenied as error:
-            self.degrade(f"{tier} is left out: {error.message}")
+            self.note_degraded(f"{tier} is left out: {error.message}")
 
-    def degrade(self, why: str | None) -> None:
-        """Notes why the context contains less than it could, if it does."""
+    def note_degraded(self, why: str | None) -> None:
+        """Notes why the context contains less than it could; None notes nothing."""
         self._degraded += [why] if why else []
 
     def finish(self) -> Context:
-        """Selects pieces within the budget, and lays out the messages."""
+        """Selects pieces within the budget; returns the messages and the receipt."""
         messages, tiers = list[Message](), dict[str, ContextTier]()
         with self.stopwatch.stage("assembly"):
             for tier, pieces in {"instructions": [], **self._select(), "message": []}.items():
@@ -344,9 +344,9 @@ class ContextBuilder:
         """
         spec, memory = turn.rooms.agent, turn.rooms.agent.memory
         budget += sum(message_tokens(each, self._count) for each in history or ())
-        has_recalled = memory != AgentMemory()
+        explains_recall = memory != AgentMemory()
         draft = ContextDraft(
-            [spec.instructions, *instructions], messages, budget, self._count, has_recalled=has_recalled
+            [spec.instructions, *instructions], messages, budget, self._count, explains_recall=explains_recall
         )
         stage = draft.stopwatch.stage
         transcript: Transcript | None = None
@@ -416,7 +416,7 @@ class ContextBuilder:
             pieces.append(Piece(f"point {n}", text, "summary", point.at, priority=point.weight))
         draft.offer(tier, pieces)
         if self._summaries.has_model and summary.trouble:
-            draft.degrade(f"{tier} has the conversation's own sentences: {summary.trouble}")
+            draft.note_degraded(f"{tier} has the conversation's own sentences: {summary.trouble}")
 
     def _offer_search_hits(self, turn: Turn, query: str, draft: ContextDraft) -> None:
         """Offers what fits the user's message of long-term memory, earlier messages and knowledge."""
@@ -424,7 +424,7 @@ class ContextBuilder:
         with stage("embedding"):
             query = query.encode()[: validation.MAX_QUERY_BYTES].decode(errors="ignore")
             parsed_query = self._memories.searcher.parse_query(query)
-            draft.degrade(parsed_query.degraded)
+            draft.note_degraded(parsed_query.degraded)
         with stage("recall"):
             _offer_long_term(turn, parsed_query, draft)
             if recalls_turns(memory):

@@ -1,4 +1,4 @@
-"""The search index in the database: the queue of texts, their vectors, and changes since a state."""
+"""The search index in the database: index texts, their vectors, and the queue of texts to embed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _texts = msgspec.json.Decoder(list[TextToIndex]).decode
 
 
 class SearchIndex:
-    """The texts of a store that searches find, their vectors, and the queue of texts without vectors.
+    """The index texts of a store, their vectors, and the queue of texts that need vectors.
 
     Vectors and claims do not wait for the disk: a text leaves the queue in the transaction that stores its
     vectors, so after a power failure a text without vectors is in the queue again.
@@ -68,19 +68,19 @@ class SearchIndex:
 
     # The queue
 
-    def claim(self, *, now: int, until: int, limit: int, size: int) -> list[TextToIndex]:
-        """Claims the next texts of the queue until a moment, and returns them.
+    def claim(self, *, now: int, until: int, limit: int, max_bytes: int) -> list[TextToIndex]:
+        """Leases the next texts in the queue to the caller, up to the moment `until`.
 
-        At most `limit`, with at most `size` bytes in total unless the first one is larger.
+        At most `limit`, with at most `max_bytes` in total unless the first one is larger.
         """
         with self._db.write(durable=False, exclusive=False) as db:
             db.run("advance_queue")
-            texts = _texts(db.run("next_in_queue", (now, limit, size)).get)
+            texts = _texts(db.run("next_in_queue", (now, limit, max_bytes)).get)
             db.run("claim", (until, json.dumps([text.seq for text in texts])))
             return texts
 
     def renew(self, seqs: Sequence[int], until: int, later: int) -> None:
-        """Extends claims until `later`, unless another process has claimed the texts since."""
+        """Extends leases from `until` to `later`, unless another process has claimed the texts since."""
         with self._db.write(durable=False, exclusive=False) as db:
             db.run("renew", (later, until, json.dumps(seqs)))
 
@@ -89,11 +89,11 @@ class SearchIndex:
         ((due,),) = self._db.fetch("next_due")
         return due  # type: ignore[no-any-return]
 
-    def pieces(self, seq: int) -> list[bytes]:
-        """Returns the vectors that a text has so far."""
+    def partial_vectors(self, seq: int) -> list[bytes]:
+        """Returns the vectors so far of a large text, which is embedded piece by piece."""
         return [body for (body,) in self._db.fetch("pieces", seq)]
 
-    def store(self, embedder: str, pieces: Sequence[EmbeddedPiece]) -> bool:
+    def store_vectors(self, embedder: str, pieces: Sequence[EmbeddedPiece]) -> bool:
         """Stores vectors and removes complete texts from the queue, in one transaction.
 
         A text with more pieces goes back into the queue. Stores nothing and returns False if another embedder
@@ -115,18 +115,21 @@ class SearchIndex:
             return True
 
     def add_vectors(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
-        """Stores vectors of an embedder that is not serving yet."""
+        """Stores vectors, by version number, for a reindex with an embedder that is not serving yet."""
         with self._db.write(durable=False) as db:
             _add_vectors(db, embedder, bodies)
 
     def postpone(
-        self, seqs: Sequence[int], due: int | None, error: str, *, is_own_fault: bool = True
+        self, seqs: Sequence[int], due: int | None, error: str, *, counts_as_try: bool = True
     ) -> None:
-        """Delays texts until `due`, or parks them if it is None; only their own faults count as tries."""
-        with self._db.write(durable=False) as db:
-            db.run_many("postpone", [(due, error, int(not is_own_fault), seq) for seq in seqs])
+        """Delays texts until `due`, or parks them if it is None.
 
-    def retry(self) -> int:
+        `counts_as_try`: false if the embedder was down, which is not the texts' fault.
+        """
+        with self._db.write(durable=False) as db:
+            db.run_many("postpone", [(due, error, int(not counts_as_try), seq) for seq in seqs])
+
+    def retry_all(self) -> int:
         """Makes every queued or parked text due now; returns how many."""
         return self._db.update("retry")
 
@@ -145,9 +148,11 @@ class SearchIndex:
         return [Namespace.decode(ns) for (ns,) in self._db.fetch("namespaces_of", json.dumps(seqs))]
 
     def status(self, embedder: str) -> IndexStatus:
+        """Counts the texts that have vectors of an embedder, wait for them, or are parked."""
         return IndexStatus._make(self._db.fetch("status", embedder)[0])
 
-    def parked(self) -> list[ParkedItem]:
+    def parked_items(self) -> list[ParkedItem]:
+        """Lists the texts that were set aside because embedding them failed repeatedly."""
         rows = self._db.fetch("parked")
         return [
             ParkedItem(Namespace.decode(ns), key.decode(), tries, error) for ns, key, tries, error in rows
@@ -155,25 +160,26 @@ class SearchIndex:
 
     # Embedders
 
-    def serving(self, first: str | None = None) -> str | None:
-        """Returns the embedder whose vectors are searched; sets it to `first` if there is none."""
+    def serving_embedder(self, default: str | None = None) -> str | None:
+        """Returns the embedder whose vectors searches use; if there is none yet, `default` becomes it."""
         rows = self._db.fetch("serving")
-        if not rows and first is not None:
-            self._db.update("serve_first", first)
+        if not rows and default is not None:
+            self._db.update("serve_first", default)
             rows = self._db.fetch("serving")
         return rows[0][0] if rows else None
 
     def texts_without_vectors(self, embedder: str, *, after: int, limit: int) -> list[TextToIndex]:
-        """Live texts without vectors of an embedder, in order; fewer than the limit if they are large."""
+        """Returns the next live texts that lack an embedder's vectors, until `limit` or 1 MiB is reached."""
         return [
             TextToIndex(*row)
             for row in self._db.fetch("texts_without_vectors", embedder, after, limit, PAGE_BYTES)
         ]
 
     def switch(self, embedder: str, parked: Mapping[int, str]) -> bool:
-        """Makes an embedder the serving one and drops other vectors, unless any of its vectors are missing.
+        """Makes an embedder the serving one and drops all other vectors.
 
-        Texts that could not be embedded are parked with their errors.
+        `parked`: errors of texts that could not be embedded. Returns False and changes nothing if any other
+        text lacks vectors.
         """
         with self._db.write() as db:
             rows = db.run("texts_without_vectors", (embedder, 0, len(parked) + 1, MAX_INT64))
@@ -187,7 +193,7 @@ class SearchIndex:
             return True
 
     def newest_vectors(self, embedder: str) -> bytes | None:
-        """Returns the newest vectors of an embedder, which tell its dimensions."""
+        """Returns the vectors that an embedder computed last: their size tells its dimensions."""
         rows = self._db.fetch("newest_vectors", embedder)
         return rows[0][0] if rows else None
 
@@ -196,7 +202,7 @@ class SearchIndex:
         self._db.update("drop_vectors", embedder)
 
     def check(self) -> CheckResults:
-        """Compares vectors and the index with memories."""
+        """Yields what the doctor reports: vectors and candidates that do not match the memories."""
         yield from self._db.run_checks("vectors.sql")
         if self.candidates:
             yield from self.candidates.check()
@@ -204,10 +210,11 @@ class SearchIndex:
     # Texts
 
     def state(self) -> IndexState:
+        """Returns how far the log and the vectors are; `changes` tells what came after a state."""
         return IndexState._make(self._db.fetch("state")[0])
 
     def owned_rooms(self, scope: Scope) -> list[Namespace]:
-        """Returns the topmost rooms of the scope's owner in a subtree."""
+        """Returns the rooms in a scope that belong to its owner, without those inside another one."""
         rooms: list[Namespace] = []
         low = scope.low
         with self._db.read() as db:
@@ -217,7 +224,7 @@ class SearchIndex:
         return rooms
 
     def live_texts(self, scope: Scope, embedder: str, max_bytes: int) -> tuple[IndexState, list[Text]]:
-        """Returns every live text of a scope, whatever its filter, and the state in which they were read.
+        """Returns all live texts of a scope, ignoring its filter, and the state of the index at that time.
 
         Raises `CorpusTooLarge` if texts and vectors are larger than `max_bytes`.
         """
@@ -249,7 +256,7 @@ class SearchIndex:
         return texts, True
 
     def changes(self, scope: Scope, embedder: str, since: IndexState) -> Change:
-        """Returns what happened to a scope's texts since a state."""
+        """Returns the texts of a scope that were added, replaced or erased since a state of the index."""
         with self._db.snapshot() as db:
             state, place, live = _state(db), (scope.low, scope.high), None
             writes, vectors = state.seq - since.seq, state.vectors - since.vectors
@@ -269,16 +276,16 @@ class SearchIndex:
             return Change(state, [*latest.values()], superseded, live, expiries)
 
     def matching_versions(self, scope: Scope, after: int) -> list[int]:
-        """Returns the texts after a position that match a scope's filter, as far as SQL can tell."""
+        """Returns the versions after a position that may match the filter; encrypted fields are not checked."""
         return [seq for (seq,) in self._db.select("matching_texts", scope, (scope.low, scope.high, after))]
 
-    def rows_without_text(self, scope: Scope, *, texts: int, max_rows: int, now: int) -> Iterator[Row]:
-        """Yields what a scope shows without a text, among the first `max_rows` of its subtree.
+    def rows_without_text(self, scope: Scope, *, text_count: int, max_rows: int, now: int) -> Iterator[Row]:
+        """Yields the visible memories without index text, among the first `max_rows` of a subtree.
 
-        `texts`: how many of the subtree's versions are known to have one; it reads nothing if all have.
+        `text_count`: how many memories with text are known there; if there are no others, nothing is read.
         """
-        ((live,),) = self._db.fetch("live_count", scope.low, scope.high, texts + 1)
-        if live <= texts:
+        ((live,),) = self._db.fetch("live_count", scope.low, scope.high, text_count + 1)
+        if live <= text_count:
             return iter(())
         params = (scope.low, scope.high, max_rows, now)
         return map(Row._make, self._db.select("rows_without_text", scope, params))
@@ -286,7 +293,10 @@ class SearchIndex:
     def load_rows(
         self, scope: Scope, seqs: Sequence[int], *, now: int, moment: int | None = None
     ) -> Iterator[Row]:
-        """Yields those versions that a scope shows, now or at a moment; each search ends with this."""
+        """Yields the rows of those versions that are visible in a scope, now or at a moment.
+
+        Every search ends with this.
+        """
         until = (MAX_INT64, now) if moment is None else (moment, moment)
         params: Params = [str([*seqs]), scope.low, scope.high, *until]
         condition = self._db.predicate(scope, params)

@@ -167,7 +167,7 @@ class HybridSearch:
         try:
             if self._embedder is None:
                 raise EmbedderUnavailable(NO_EMBEDDER)
-            serving = self._index.serving()
+            serving = self._index.serving_embedder()
             if serving not in (None, self._embedder.name):
                 raise EmbedderUnavailable(f"the index is of the model {serving}: run `alcove reindex`")
             with _embedder_failures():

@@ -77,7 +77,7 @@ class Indexer(Worker):
         start = time.monotonic()
         while (elapsed := time.monotonic() - start) < seconds and not self.stopping:
             is_pending, error = self._index.pending_status(seq)
-            is_serving = self._index.serving() in (None, self._embedder.name)
+            is_serving = self._index.serving_embedder() in (None, self._embedder.name)
             if not is_pending or error is not None or not is_serving:
                 return
             before_waiting()
@@ -123,11 +123,11 @@ class Indexer(Worker):
         if (due := self._index.next_due()) is None or due > now:
             return 0
         name = self._embedder.name
-        if self._index.serving(first=name) != name:
+        if self._index.serving_embedder(default=name) != name:
             self._warn(f"the index is of another model than {name}: run `alcove reindex`")
             return 0
         until = now + LEASE_SECONDS * SECOND
-        texts = self._index.claim(now=now, until=until, limit=self._batch, size=STEP_BYTES)
+        texts = self._index.claim(now=now, until=until, limit=self._batch, max_bytes=STEP_BYTES)
         if texts:
             with self._renewing_claim([text.seq for text in texts], until):
                 load_numpy()
@@ -181,10 +181,10 @@ class Indexer(Worker):
                     self._embed([text], has_probed=True)
             else:
                 self._outages += 1
-                self._postpone(texts, error, tries=self._outages, is_own_fault=False)
+                self._postpone(texts, error, tries=self._outages, counts_as_try=False)
         else:
             self._outages = 0
-            if not self._index.store(self._embedder.name, pieces):
+            if not self._index.store_vectors(self._embedder.name, pieces):
                 self._warn("the index is of another model by now")
 
     def _embedder_works(self) -> bool:
@@ -197,7 +197,7 @@ class Indexer(Worker):
         text = piece.text
         if piece.next_place or not (text.field or text.window):
             return piece
-        return piece._replace(body=merge_pieces([*self._index.pieces(text.seq), piece.body]))
+        return piece._replace(body=merge_pieces([*self._index.partial_vectors(text.seq), piece.body]))
 
     def _expected_dimensions(self) -> int | None:
         """The dimensions of the index, if it has vectors."""
@@ -206,16 +206,16 @@ class Indexer(Worker):
         return self._dimensions
 
     def _postpone(
-        self, texts: Sequence[TextToIndex], error: Exception, *, tries: int, is_own_fault: bool = True
+        self, texts: Sequence[TextToIndex], error: Exception, *, tries: int, counts_as_try: bool = True
     ) -> None:
-        """Tries texts again later; parks a text that failed too often by its own fault."""
-        is_parked = is_own_fault and tries >= MAX_TRIES
+        """Tries texts again later; parks a text that failed too often while the embedder worked."""
+        is_parked = counts_as_try and tries >= MAX_TRIES
         pause = min(2 ** min(tries, 6), MAX_PAUSE_SECONDS) * SECOND
         reason = error.message if isinstance(error, AlcoveError) else f"{type(error).__name__}: {error}"
         outcome = "parked" if is_parked else "trying again"
         self._warn(f"{len(texts)} texts are not indexed: {reason}; {outcome}")
         due = None if is_parked else self._clock() + pause
-        self._index.postpone([text.seq for text in texts], due, reason, is_own_fault=is_own_fault)
+        self._index.postpone([text.seq for text in texts], due, reason, counts_as_try=counts_as_try)
 
     def _warn(self, message: str) -> None:
         """Logs a warning once, however often its cause repeats."""

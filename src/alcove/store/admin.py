@@ -111,7 +111,7 @@ class Admin:
     def index(self, principal: Principal) -> records.IndexState:
         """The progress of the index: how many texts have vectors, wait for them, or failed too often."""
         principal.require("auditor")
-        serving = self._engine.index.serving()
+        serving = self._engine.index.serving_embedder()
         status = self._engine.index.status(serving or "")
         return records.IndexState(
             embedder=self._embedder.name if self._embedder else None,
@@ -120,7 +120,7 @@ class Admin:
             waiting=status.pending,
             oldest_waiting=None if status.oldest_at is None else to_datetime(status.oldest_at),
             parked=status.parked,
-            parked_items=self._engine.index.parked(),
+            parked_items=self._engine.index.parked_items(),
         )
 
     def trigger_index(self, principal: Principal) -> records.IndexState:
@@ -128,7 +128,7 @@ class Admin:
         principal.require("admin")
         if self._indexer is None:
             raise Unavailable("no embedder is configured, so nothing is indexed")
-        self._engine.index.retry()
+        self._engine.index.retry_all()
         self._audit.record(principal, "index.trigger")
         self._indexer.wake()
         return self.index(principal)

@@ -192,7 +192,7 @@ class Overview:
         limit = validation.check_integer(limit, "limit", 1, MOST_POINTS)
         below = Namespace.checked(prefix, "prefix")
         scope = self._access.scope(principal, below)
-        embedder = self._engine.index.serving() or ""
+        embedder = self._engine.index.serving_embedder() or ""
         newest = [*self._engine.newest(scope, now=self._engine.clock(), limit=limit + 1, embedder=embedder)]
         embedded = [(row, body) for row, body in newest[:limit] if body]
         positions = map_layout.positions([body for _, body in embedded])

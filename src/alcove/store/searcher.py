@@ -52,7 +52,7 @@ MAX_COUNTED, MAX_EXAMINED = 1_000, 10_000
 
 
 class LiveEntry(NamedTuple):
-    """A memory without its content: enough to choose it, and to read it later."""
+    """Where a live memory is, without its value: enough to choose it, and to read it later."""
 
     seq: int
     namespace: Namespace
@@ -191,7 +191,7 @@ class Searcher:
         exact: bool = False,
         calibrated: bool = False,
     ) -> SearchResults:
-        """Searches for a parsed query; `calibrated`: in the order of `relevance`."""
+        """Searches for a parsed query; `calibrated`: orders hits by `relevance`, not by their fused rank."""
         below = Namespace.checked(prefix, "prefix")
         scope = self._access.scope(principal, below, filter, exact=exact)
         options = SearchOptions(limit, calibrated=calibrated)
@@ -230,7 +230,7 @@ class Searcher:
                     rows = self._scan(replace(scope, unindexed=True), moment)
                 else:  # bounded, because it is only a hint
                     rows = self._engine.index.rows_without_text(
-                        scope, texts=best.text_count, max_rows=MAX_EXAMINED, now=self._clock()
+                        scope, text_count=best.text_count, max_rows=MAX_EXAMINED, now=self._clock()
                     )
                     if scope.filter.conditions:
                         rows = filter(matches, rows)
@@ -275,7 +275,7 @@ class Searcher:
         authors: tuple[str | None, ...],
         except_room: Namespace,
     ) -> List[LiveEntry]:
-        """A user's own memories below a prefix, without values, in no order.
+        """Lists the memories below a prefix that are the user's own, in no order and without values.
 
         These are in rooms that belong to the principal's user, without `except_room`, and in rooms without
         an owner if one of `authors` wrote them. The cost depends on these memories only.
@@ -300,7 +300,7 @@ class Searcher:
     def open_entries(
         self, principal: Principal, prefix: NamespaceLike, entries: Iterable[LiveEntry]
     ) -> Iterator[Memory]:
-        """The memories of some entries, in their order; without those that are gone by now."""
+        """Reads the memories of some entries, in their order; leaves out those that are gone by now."""
         scope = self._access.scope(principal, prefix)
         rows = self._engine.index.load_rows(scope, [each.seq for each in entries], now=self._clock())
         return self._decoder.existing(rows, self._decoder.memory)
@@ -316,7 +316,7 @@ class Searcher:
         min_relevance: float | None = None,
         unranked: bool = False,
     ) -> SearchResults:
-        """Searches among some entries, or among the first of them if they are too large together.
+        """Searches among some entries only: all of them, or as many as fit into memory.
 
         `unranked`: whether entries without index text come after all others, in their own order.
         """
@@ -345,7 +345,7 @@ class Searcher:
 
     def index_lag(self) -> tuple[int, float]:
         """How many texts wait to be indexed, and for how many seconds the oldest has waited."""
-        status = self._engine.index.status(self._engine.index.serving() or "")
+        status = self._engine.index.status(self._engine.index.serving_embedder() or "")
         return status.pending, 0.0 if status.oldest_at is None else (
             self._clock() - status.oldest_at
         ) / SECOND
@@ -364,7 +364,7 @@ class Searcher:
         exact: bool = False,
         unindexed: bool = False,
     ) -> List[Entry]:
-        """Memories below a prefix by namespace and key, without their values, which are not decrypted.
+        """Lists memories below a prefix by namespace and key; their values are not decrypted.
 
         `prefix`: where to look; by default everywhere you may.
         `filter`: conditions on fields. `limit`, `offset`: at most how many, after how many.
