@@ -211,7 +211,7 @@ def test_who_comes_back_after_its_claim_ran_out_changes_nothing(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seq, slow = queue.put("alice", "k", LARGE), queue.indexer()
-    store, others = queue.index.store, [Indexer.step, queue.drain]
+    store, others = queue.index.store_vectors, [Indexer.step, queue.drain]
 
     def late(name: str, pieces: object) -> bool:
         monkeypatch.undo()
@@ -220,7 +220,7 @@ def test_who_comes_back_after_its_claim_ran_out_changes_nothing(
         return store(name, pieces)  # type: ignore[arg-type]
 
     for done in (0, 1):
-        monkeypatch.setattr(queue.index, "store", late)
+        monkeypatch.setattr(queue.index, "store_vectors", late)
         slow.step()
         assert len(queue.kept("alice")) == done
     assert [rows.shape for rows in matrices(queue.kept("alice")[seq]).values()] == [(375, 48)] * 3

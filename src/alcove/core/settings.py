@@ -49,7 +49,7 @@ def read_variable(name: str) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{name}_FILE", f"a readable text file ({error})") from None
     if not text:
-        raise InvalidRequest(f"{name}_FILE", f"a file that is not empty, but {path} is")
+        raise InvalidRequest(f"{name}_FILE", f"a readable text file that is not empty; {path} is")
     return text
 
 

@@ -276,7 +276,7 @@ class SearchIndex:
             return Change(state, [*latest.values()], superseded, live, expiries)
 
     def matching_versions(self, scope: Scope, after: int) -> list[int]:
-        """Returns the versions after a position that may match the filter; encrypted fields are not checked."""
+        """Returns the versions after a position that may match the filter, by its plain fields only."""
         return [seq for (seq,) in self._db.select("matching_texts", scope, (scope.low, scope.high, after))]
 
     def rows_without_text(self, scope: Scope, *, text_count: int, max_rows: int, now: int) -> Iterator[Row]:

@@ -54,7 +54,7 @@ def test_wipe_asks_first_and_prints_the_receipt(command: Command, user: str) -> 
     assert (receipt["user"], receipt["removed"]["versions"], receipt["scrubbed"]) == (user, 2, True)
     assert b"the second thing" not in raw_bytes(command.path)
     command.run("held", user, code=1)
-    assert "something is held" in command.refuses("wipe", user, "--yes", code=1)
+    assert "has data" in command.refuses("wipe", user, "--yes", code=1)
     command.refuses("wipe", user, "--yes", "--shared", "burn")
     command.refuses("wipe", "", "--yes")
 

@@ -271,7 +271,7 @@ def test_texts_are_claimed_beside_who_writes_and_beside_who_claims_others(
         ((taken,),) = other.execute("SELECT seq FROM to_index ORDER BY turn LIMIT 1 FOR UPDATE")
         now, index = system_clock(), memory.memories._engine.index
         with ThreadPoolExecutor(1) as thread:
-            claim = thread.submit(index.claim, now=now, until=now + SECOND, limit=10, size=1000)
+            claim = thread.submit(index.claim, now=now, until=now + SECOND, limit=10, max_bytes=1000)
             try:
                 claimed = [text.seq for text in claim.result(PATIENCE)]
             finally:

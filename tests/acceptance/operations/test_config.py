@@ -85,7 +85,7 @@ def test_a_secret_whose_file_says_nothing_is_refused_by_the_variable_that_named_
         main, ["token", "--user", "alice"]
     )
     assert done.exit_code == 2
-    assert "ALCOVE_JWT_SECRET_FILE: expected a file" in done.stderr
+    assert "ALCOVE_JWT_SECRET_FILE: expected a readable text file" in done.stderr
 
 
 def test_a_service_whose_secrets_are_files_knows_its_callers_and_opens_its_store(tmp_path: Path) -> None:
