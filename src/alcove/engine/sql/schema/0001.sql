@@ -1,6 +1,6 @@
--- Version 1 of the schema. A version file never changes once released; a new one is added.
+-- Version 1 of the schema. A released version file never changes, except its comments; add a new one instead.
 
--- The log, which is also the table: one row for every version of every memory.
+-- The log, which is also the table: one row for each version of each memory.
 CREATE TABLE versions (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,  -- commit order; never reused, also after a wipe
     id         BLOB    NOT NULL,                   -- UUID, part of what the sealed value is bound to
@@ -26,7 +26,7 @@ CREATE UNIQUE INDEX live ON versions (ns, key) WHERE ended_at IS NULL;
 CREATE UNIQUE INDEX history ON versions (ns, key, revision);
 CREATE INDEX expiring ON versions (expires_at) WHERE ended_at IS NULL AND expires_at IS NOT NULL;
 CREATE INDEX ended ON versions (ended_at) WHERE ended_at IS NOT NULL;
--- What people wrote into rooms that are not their own.
+-- What users wrote into rooms that are not their own.
 CREATE INDEX authored ON versions (user) WHERE user IS NOT owner;
 
 -- Every namespace that holds a version, and who owns it.
@@ -36,7 +36,7 @@ CREATE TABLE namespaces (
 ) WITHOUT ROWID;
 CREATE INDEX owned ON namespaces (owner) WHERE owner IS NOT NULL;
 
--- One data key a subject, wrapped by the key-encryption key that `wrapped_by` identifies.
+-- One data key for each subject, wrapped by the key-encryption key that `wrapped_by` identifies.
 CREATE TABLE data_keys (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused: a destroyed key stays destroyed
     subject    TEXT NOT NULL UNIQUE,
@@ -44,7 +44,7 @@ CREATE TABLE data_keys (
     wrapped_by TEXT NOT NULL
 );
 
--- Answers to requests that carried an idempotency key, sealed, kept for a day.
+-- Answers to requests with an idempotency key, sealed, stored for a day.
 CREATE TABLE replays (
     user       TEXT    NOT NULL,
     token      BLOB    NOT NULL,
@@ -55,7 +55,7 @@ CREATE TABLE replays (
 ) WITHOUT ROWID;
 CREATE INDEX replays_by_age ON replays (created_at);
 
--- Counters that outlive the rows they speak of.
+-- Counters that must survive the rows that they count.
 CREATE TABLE marks (
     name  TEXT PRIMARY KEY,
     value INTEGER NOT NULL

@@ -1,4 +1,4 @@
--- Version 2: API keys, kept as hashes; a revoked one is gone.
+-- Version 2: API keys, stored as hashes; revoking one deletes it.
 CREATE TABLE api_keys (
     id         TEXT    PRIMARY KEY,
     client     TEXT    NOT NULL,

@@ -1,4 +1,4 @@
--- Version 3: what operating needs. Nothing here names a user who can be wiped, but for `actor`, which a wipe clears.
+-- Version 3: what operators need. No column names a user who can be wiped except `actor`, which a wipe clears.
 CREATE TABLE audit (
     seq     INTEGER PRIMARY KEY AUTOINCREMENT,
     at      INTEGER NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE audit (
 CREATE INDEX audit_by_actor ON audit (actor) WHERE actor IS NOT NULL;
 CREATE INDEX audit_by_subject ON audit (subject) WHERE subject IS NOT NULL;
 
--- Policies and settings put while the store runs: every version, the newest one counts.
+-- Policies and settings that were put at run time: all versions; the newest one is active.
 CREATE TABLE documents (
     version INTEGER PRIMARY KEY AUTOINCREMENT,
     kind    TEXT    NOT NULL CHECK (kind IN ('policies', 'settings')),

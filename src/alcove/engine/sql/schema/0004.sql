@@ -1,4 +1,4 @@
--- Version 4: search by meaning. Vectors are made from `index_text`, which is plain by contract, and so are they.
+-- Version 4: search by meaning. Vectors are computed from `index_text`, which is stored in plain text, and so are they.
 CREATE TABLE vectors (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order in which they came, for who has read up to one
     ns       BLOB    NOT NULL,
@@ -8,7 +8,7 @@ CREATE TABLE vectors (
 );
 CREATE UNIQUE INDEX vectors_of ON vectors (ns, seq, embedder);
 
--- Versions that wait for their vectors: claimed by setting `due` ahead, parked by setting it to NULL.
+-- The queue of versions that need vectors. To claim one, `due` is set ahead; to park it, `due` is set to NULL.
 CREATE TABLE to_index (
     seq   INTEGER PRIMARY KEY,
     due   INTEGER,
@@ -18,7 +18,7 @@ CREATE TABLE to_index (
 CREATE INDEX to_index_by_due ON to_index (due) WHERE due IS NOT NULL;
 INSERT INTO to_index (seq, due) SELECT seq, 0 FROM versions WHERE ended_at IS NULL AND index_text IS NOT NULL;
 
--- Whoever writes or ends a version keeps both tables right, in the same transaction, without knowing of them.
+-- Keep both tables in step with every write, in the same transaction, so that no other statement needs to know of them.
 CREATE TRIGGER version_to_index AFTER INSERT ON versions
 WHEN NEW.index_text IS NOT NULL AND NEW.ended_at IS NULL BEGIN
     INSERT INTO to_index (seq, due) VALUES (NEW.seq, 0);
@@ -33,13 +33,13 @@ WHEN OLD.index_text IS NOT NULL BEGIN
     DELETE FROM to_index WHERE seq = OLD.seq;
     DELETE FROM vectors WHERE ns = OLD.ns AND seq = OLD.seq;
 END;
--- A touch makes no version; who has remembered an expiry must hear of it.
+-- A touch creates no version, but caches of expiry times must notice it.
 CREATE TRIGGER version_touched AFTER UPDATE OF expires_at ON versions BEGIN
     UPDATE marks SET value = value + 1 WHERE name = 'touches';
 END;
 INSERT INTO marks VALUES ('touches', 0);
 
--- The embedder whose vectors are searched; a reindex changes it when the last vector of the new one is there.
+-- The embedder whose vectors are searched. A reindex changes it when the new one has all its vectors.
 CREATE TABLE serving (
     only     INTEGER PRIMARY KEY CHECK (only = 1),
     embedder TEXT NOT NULL

@@ -1,4 +1,4 @@
--- Version 5: a change of expiry leaves a trace of its own, so that who remembers a subtree reads again only what changed.
+-- Version 5: records changes of expiry, so that a cached subtree reads again only what changed.
 CREATE TABLE touches (
     id  INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order in which expiries changed, for who has read up to one
     seq INTEGER NOT NULL UNIQUE             -- the live version whose expiry it is
@@ -13,5 +13,5 @@ END;
 CREATE TRIGGER touched_version_gone AFTER DELETE ON versions BEGIN
     DELETE FROM touches WHERE seq = OLD.seq;
 END;
--- Rooms emptied without a trace in the log.
+-- Rooms that were emptied without an entry in the log.
 UPDATE marks SET name = 'clears' WHERE name = 'touches';

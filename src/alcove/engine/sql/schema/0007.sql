@@ -1,5 +1,5 @@
--- Version 7: texts are indexed by turns, and large ones in pieces. A turn is a place in one line, measured in bytes:
--- a writer's texts stand one behind the other, and who has none in it joins where the line has come to.
+-- Version 7: writers take turns in the queue, and large texts are embedded in pieces. A turn is a position measured in
+-- bytes: a writer's texts follow one another, and a new writer joins at the queue's current position.
 ALTER TABLE to_index ADD COLUMN writer TEXT;                           -- who wrote it, as the version says
 ALTER TABLE to_index ADD COLUMN size INTEGER NOT NULL DEFAULT 0;       -- bytes that have no vectors yet
 ALTER TABLE to_index ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
@@ -9,7 +9,7 @@ CREATE INDEX to_index_by_turn ON to_index (turn) WHERE due IS NOT NULL;
 CREATE INDEX to_index_by_writer ON to_index (writer, turn) WHERE due IS NOT NULL;
 INSERT INTO marks VALUES ('turn', 0);  -- the turn that the line has come to
 
--- Vectors of a text's first pieces, until it has all: `vectors` only ever holds those of whole texts.
+-- Vectors of the first pieces of a text, until all are computed: `vectors` has those of whole texts only.
 CREATE TABLE pieces (
     id   INTEGER PRIMARY KEY,
     seq  INTEGER NOT NULL,

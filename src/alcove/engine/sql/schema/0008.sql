@@ -1,10 +1,10 @@
--- Version 8: erasure that reaches what was left without a name, in an order that no clock can turn round.
+-- Version 8: a wipe also reaches what an earlier wipe made anonymous, in an order that does not depend on the clock.
 
--- Who wrote what a wipe left without its author, as a pseudonym: a later wipe can still take it away.
+-- Who wrote what a wipe made anonymous, as a pseudonym: a later wipe can still remove it.
 ALTER TABLE versions ADD COLUMN formerly TEXT;
 CREATE INDEX anonymised ON versions (formerly) WHERE formerly IS NOT NULL;
 
--- How far the log was when these were made: when a wipe is done over again, it takes what was there then.
+-- The position in the log of each wipe: a wipe that is repeated after a restore removes what was there then.
 INSERT INTO sqlite_sequence (name, seq)
 SELECT 'versions', 0 WHERE NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'versions');
 ALTER TABLE api_keys ADD COLUMN position INTEGER NOT NULL DEFAULT 0;

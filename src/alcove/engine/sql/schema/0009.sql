@@ -1,4 +1,4 @@
--- Version 9: what a memory was written with stays known: how long it was to live, and since when its key holds something.
+-- Version 9: stores the TTL that a memory was written with, and since when its key has had a live version.
 ALTER TABLE versions ADD COLUMN ttl INTEGER;       -- from its write, or the last touch; NULL where it was to live for ever
 ALTER TABLE versions ADD COLUMN added_at INTEGER;  -- NULL for the first of its key: that is when it was written itself
 UPDATE versions SET ttl = expires_at - created_at WHERE expires_at > created_at AND ended_at IS NULL;

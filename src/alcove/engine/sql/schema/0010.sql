@@ -1,5 +1,5 @@
--- Version 10: what a large subtree is searched by at first, so that neither its texts nor its vectors need be read. It is
--- made of both, by the indexer, and can be made again.
+-- Version 10: the quantised index, which large subtrees are searched by first, so that neither texts nor vectors need
+-- be read. The indexer builds it from both, and can build it again.
 CREATE TABLE terms (
     ns      BLOB    NOT NULL,
     seq     INTEGER NOT NULL,  -- a live version that has vectors
@@ -15,7 +15,7 @@ CREATE TRIGGER searched_version_gone AFTER DELETE ON versions WHEN OLD.index_tex
     DELETE FROM terms WHERE ns = OLD.ns AND seq = OLD.seq;
 END;
 
--- Whose vectors that is of, how many numbers one has, and up to which of `vectors`.
+-- The embedder of these vectors, their dimensions, and up to which entry of `vectors` they go.
 CREATE TABLE searchable (
     only       INTEGER PRIMARY KEY CHECK (only = 1),
     embedder   TEXT    NOT NULL,

@@ -1,11 +1,11 @@
--- Version 1 of the schema in PostgreSQL: the same tables as SQLite's, where each column is explained. A version file
--- never changes once released; a new one is added.
+-- Version 1 of the schema in PostgreSQL: the same tables as SQLite's, where each column is explained. A released version
+-- file never changes, except its comments; add a new one instead.
 --
--- Whoever writes holds one advisory lock until the commit, so `seq` and `id` count in the order of commits.
+-- A writer holds one advisory lock until the commit, so `seq` and `id` count in the order of commits.
 --
--- What is of somebody has keys that begin with whose it is: with the namespace, which begins with the tenant, or with
--- the user. So no key spans tenants, and these tables can be split between them (`deploy/partitions.sql`). The numbers
--- are each one's own because a sequence gives them, and are looked up by indexes that are no keys. All else is of the store.
+-- Keys of a user's data begin with the namespace, which begins with the tenant, or with the user. So no key spans tenants,
+-- and these tables can be partitioned between them (`deploy/partitions.sql`). Numbers are unique because one sequence
+-- hands them out, and are looked up by indexes that are not keys. The other tables belong to the whole store.
 
 CREATE TABLE versions (
     seq         BIGSERIAL,
@@ -131,7 +131,7 @@ CREATE TABLE to_index (
 );
 CREATE INDEX to_index_by_seq ON to_index (seq);
 CREATE INDEX to_index_by_due ON to_index (due) WHERE due IS NOT NULL;
--- `due >= 0` and not `IS NOT NULL`: so it is of no use for finding a writer's last turn, and never taken for that.
+-- `due >= 0`, not `IS NOT NULL`, so that the planner never uses this index to find a writer's last turn.
 CREATE INDEX to_index_by_turn ON to_index (turn) WHERE due >= 0;
 CREATE INDEX to_index_by_writer ON to_index (writer, turn) WHERE due IS NOT NULL;
 
@@ -157,8 +157,8 @@ CREATE TABLE serving (
     embedder TEXT NOT NULL
 );
 
--- The terms of each live text that has vectors, as numbers (search/candidates.py): a subtree that is too large to hold
--- in memory is searched by them and by `windows`, which has a row a window and is made when its dimensions are known.
+-- The terms of each live text that has vectors, as numbers (engine/postgres/term_index.py). Subtrees too large for memory
+-- are searched by them and by `windows`, which has one row per window and is created when its dimensions are known.
 CREATE TABLE terms (
     ns    BYTEA    NOT NULL,
     seq   BIGINT   NOT NULL,
@@ -168,7 +168,7 @@ CREATE TABLE terms (
 CREATE INDEX terms_by_seq ON terms (seq);
 CREATE INDEX terms_held ON terms USING gin (terms) WITH (fastupdate = off);  -- each search would read what waits
 
--- Whose vectors `windows` has, of how many dimensions, and up to which of `vectors`.
+-- The embedder of the vectors in `windows`, their dimensions, and up to which entry of `vectors` they go.
 CREATE TABLE searchable (
     "only"     BIGINT PRIMARY KEY CHECK ("only" = 1),
     embedder   TEXT   NOT NULL,
@@ -176,8 +176,8 @@ CREATE TABLE searchable (
     upto       BIGINT NOT NULL
 );
 
--- The vector store beside the database, if there is one: by what its collections are told from other stores', which of
--- them is filled, and up to which of `vectors`. And versions that are over, whose points it is still to remove.
+-- The vector store next to the database, if there is one: how its collections are named, which of them is filled, and up
+-- to which entry of `vectors`. And ended versions, whose points must still be removed.
 CREATE TABLE vector_store (
     "only"     BIGINT PRIMARY KEY CHECK ("only" = 1),
     store      TEXT   NOT NULL,
@@ -191,7 +191,7 @@ CREATE TABLE to_remove (
 );
 CREATE INDEX to_remove_by_seq ON to_remove (seq);
 
--- Whoever writes or ends a version keeps the queue and the vectors right, in the same transaction.
+-- Keeps the queue and the vectors in step with every write, in the same transaction.
 CREATE FUNCTION version_to_index() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO to_index (ns, seq, due, writer, size, turn)
@@ -245,7 +245,7 @@ BEGIN
 END $$;
 CREATE TRIGGER text_left_queue AFTER DELETE ON to_index FOR EACH ROW EXECUTE FUNCTION text_left_queue();
 
--- The moment that an RFC 3339 text names, in microseconds, or NULL where it is not one; as core/clock.py reads it.
+-- The moment of an RFC 3339 text in microseconds, or NULL if the text is not one; the same rules as core/clock.py.
 CREATE FUNCTION alcove_instant(told TEXT) RETURNS BIGINT LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
     IF told !~ '^\d{4}-\d\d-\d\d[Tt ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$' THEN
@@ -256,15 +256,15 @@ EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END $$;
 
--- The lock that whoever writes holds until the commit: stores in schemas of one database have one each.
+-- The number of the writers' lock: each schema of a database, and so each store in it, has its own.
 CREATE FUNCTION alcove_writing() RETURNS BIGINT LANGUAGE sql STABLE AS $$
     SELECT 71933780951041 + hashtext(current_schema())
 $$;
 
--- One put, with its turn, as `version_log.Transaction` does it: in one journey, since whoever sends it needs to know
--- nothing of the key. Answers the version's number, revision and time, and for an update since when its key has held
--- something; or, of a put that is refused, -1 where the rules have changed by which it was allowed, -2 where its data
--- key is gone, and -3 with the revision that is there, or 0, where another was expected.
+-- One put and its turn, as `transaction.Transaction` does it, in one round trip. Returns the version's number, revision
+-- and time, and for an update the time since when the key has had a live version. A refused put returns -1 if the rules
+-- that allowed it have changed, -2 if its data key was destroyed, and -3 with the current revision (0 if there is none) if
+-- another one was expected.
 CREATE FUNCTION alcove_put(
     allowed_by BIGINT, at BIGINT, expected BIGINT, until BIGINT, its_ttl BIGINT, its_original_at BIGINT,
     its_added_at BIGINT, its_id BYTEA, its_ns BYTEA, its_key BYTEA, its_owner TEXT, its_user TEXT, its_client TEXT,

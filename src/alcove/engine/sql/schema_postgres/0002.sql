@@ -1,6 +1,6 @@
--- Version 2 of the schema in PostgreSQL: makes every store the same. Version 1 was edited in place several times, so
--- there are stores of that version that lack tables, columns, keys or functions of today. On a store that is as the
--- published version 1 makes it, this changes nothing.
+-- Version 2 of the schema in PostgreSQL. Version 1 was edited in place several times, so some stores of that version lack
+-- tables, columns, keys or functions. This version adds what is missing, and changes nothing in a store that the published
+-- version 1 created.
 
 CREATE TABLE IF NOT EXISTS searchable (
     "only"     BIGINT PRIMARY KEY CHECK ("only" = 1),
@@ -108,7 +108,7 @@ CREATE INDEX IF NOT EXISTS terms_by_seq ON terms (seq);
 CREATE INDEX IF NOT EXISTS terms_held ON terms USING gin (terms) WITH (fastupdate = off);
 ALTER INDEX terms_held SET (fastupdate = off);
 
--- Whoever writes or ends a version keeps the queue and the vectors right, in the same transaction.
+-- Keeps the queue and the vectors in step with every write, in the same transaction.
 CREATE OR REPLACE FUNCTION version_to_index() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO to_index (ns, seq, due, writer, size, turn)
@@ -154,7 +154,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- The moment that an RFC 3339 text names, in microseconds, or NULL where it is not one; as core/clock.py reads it.
+-- The moment of an RFC 3339 text in microseconds, or NULL if the text is not one; the same rules as core/clock.py.
 CREATE OR REPLACE FUNCTION alcove_instant(told TEXT) RETURNS BIGINT LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
     IF told !~ '^\d{4}-\d\d-\d\d[Tt ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d+)?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$' THEN
@@ -165,15 +165,15 @@ EXCEPTION WHEN data_exception THEN
     RETURN NULL;
 END $$;
 
--- The lock that whoever writes holds until the commit: stores in schemas of one database have one each.
+-- The number of the writers' lock: each schema of a database, and so each store in it, has its own.
 CREATE OR REPLACE FUNCTION alcove_writing() RETURNS BIGINT LANGUAGE sql STABLE AS $$
     SELECT 71933780951041 + hashtext(current_schema())
 $$;
 
--- One put, with its turn, as `version_log.Transaction` does it: in one journey, since whoever sends it needs to know
--- nothing of the key. Answers the version's number, revision and time, and for an update since when its key has held
--- something; or, of a put that is refused, -1 where the rules have changed by which it was allowed, -2 where its data
--- key is gone, and -3 with the revision that is there, or 0, where another was expected.
+-- One put and its turn, as `transaction.Transaction` does it, in one round trip. Returns the version's number, revision
+-- and time, and for an update the time since when the key has had a live version. A refused put returns -1 if the rules
+-- that allowed it have changed, -2 if its data key was destroyed, and -3 with the current revision (0 if there is none) if
+-- another one was expected.
 CREATE OR REPLACE FUNCTION alcove_put(
     allowed_by BIGINT, at BIGINT, expected BIGINT, until BIGINT, its_ttl BIGINT, its_original_at BIGINT,
     its_added_at BIGINT, its_id BYTEA, its_ns BYTEA, its_key BYTEA, its_owner TEXT, its_user TEXT, its_client TEXT,
