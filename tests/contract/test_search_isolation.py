@@ -65,7 +65,7 @@ class Interrupted:
 
     def __enter__(self) -> Interrupted:
         for name in (
-            "serving",
+            "serving_embedder",
             "state",
             "owned_rooms",
             "live_texts",
