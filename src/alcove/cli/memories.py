@@ -98,7 +98,7 @@ def get(store: Store, namespace: Namespace, key: str, as_of: str | None) -> None
     """
     memory = store.get(namespace, key, as_of=as_of)
     if memory is None:
-        raise NotFound(f"there is no {escape(key)} in {namespace}")
+        raise NotFound(f"there is no memory {escape(key)} in {namespace}")
     author = memory.written_by
     via = (("through", author.client), ("by agent", author.agent))
     by = escape(author.user or "nobody") + "".join(f" {word} {escape(name)}" for word, name in via if name)
@@ -337,7 +337,7 @@ def _versions(store: Store, namespace: Namespace, key: str) -> Iterator[Version]
     for version in all_pages(store.history, namespace, key):
         yield version
     if version is None:
-        raise NotFound(f"there is no {escape(key)} in {namespace}, and no history of it")
+        raise NotFound(f"there is no memory {escape(key)} in {namespace}, and no history of it")
 
 
 @command()

@@ -115,7 +115,7 @@ class SearchIndex:
             return True
 
     def add_vectors(self, embedder: str, bodies: Sequence[tuple[int, bytes]]) -> None:
-        """Stores vectors, by version number, for a reindex with an embedder that is not serving yet."""
+        """Stores vectors, by `seq`, for a reindex with an embedder that is not serving yet."""
         with self._db.write(durable=False) as db:
             _add_vectors(db, embedder, bodies)
 

@@ -317,10 +317,10 @@ def _check_revision(write: PutRow | DeleteRow, live: Live | None) -> None:
 
 
 def _conflict(write: PutRow | DeleteRow, actual: int) -> Conflict:
-    expectation = f"at revision {write.expected}" if write.expected else "absent"
-    state = f"at revision {actual}" if actual else "absent"
+    expectation = f"revision {write.expected}" if write.expected else "no memory"
+    state = f"the memory is at revision {actual}" if actual else "there is none"
     return Conflict(
-        f"{_describe_key(write.ns, write.key)}: expected it {expectation}, but it is {state}",
+        f"{_describe_key(write.ns, write.key)}: expected {expectation}, but {state}",
         details={"operation": 0, "expected_revision": write.expected, "revision": actual},
     )
 
