@@ -98,7 +98,10 @@ def test_get_as_of_shows_what_was(command: Command) -> None:
 
 
 def test_absent_is_1_and_denied_is_2(command: Command) -> None:
-    assert command.refuses("get", command.room, "k", code=1) == f"alcove: there is no memory k in {command.room}\n"
+    assert (
+        command.refuses("get", command.room, "k", code=1)
+        == f"alcove: there is no memory k in {command.room}\n"
+    )
     assert "access denied" in command.refuses("get", "user:bob", "k", code=2)
     assert "%3A" in command.refuses("get", "user:100%", "k", code=2)
     command.refuses("get", command.room, code=2)
