@@ -107,6 +107,7 @@ def test_the_beginning_of_a_conversation_is_summed_up_too(scribe: Scribe, alice:
         assert sources(context, "running") == [BY_MODEL, "summary"]
         assert f"In short, {OSLO}" in sent(context)
         assert "allergic to nuts" in sent(context)
+    say(alice, "running", "s", "Well.", "Yes.")  # enough for another summary, if that one began too early
     until(lambda: sources(alice.context("running", "s", "So?"), "running") == [BY_MODEL])
 
 
