@@ -107,3 +107,20 @@ def test_who_writes_little_does_not_wait_for_all_that_another_writes() -> None:
         submission.wait()
     assert sorted(batches[0]) == ["alice", "bob", "mallory", "mallory"]
     assert batches[1:] == [["mallory"] * 2] * 4
+
+
+def test_a_writer_that_can_no_longer_be_woken_holds_up_no_other() -> None:
+    """As when a server stops: the threads that would lead for its event loop are gone."""
+
+    def closed() -> None:
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    queue = CommitQueue(lambda batch: [[] for _ in batch])
+    gone, other = queue.submit([], None, "a"), queue.submit([], None, "b")
+    gone.signal = closed
+    woken = threading.Event()
+    other.signal = woken.set
+    queue.pass_on()
+    assert woken.is_set()
+    assert other.try_commit()
+    assert gone.outcome is not None

@@ -104,6 +104,7 @@ def test_both_kinds_of_calls_take_the_arguments_of_a_tool_alike(tmp_path: Path) 
         agents.call("helper", "memory_remember", entry)
         agents.call("helper", "memory_remember", '{"content": "Tea at six."}')
         helper.call("memory_remember", content="Tea at seven.")
+        assert helper.call(tool="memory_recall", arguments='{"query": "tea"}').result["items"]
         found = helper.call("memory_recall", {"query": "tea"}, limit=2).result
         assert len(found["items"]) == 2
         assert agents.spec("helper") == agents.agent("helper")

@@ -7,7 +7,9 @@ has ended; one that failed, or whose caller has left, stores no message.
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +36,7 @@ from alcove.agents.transcripts import (
 from alcove.core import cancellation, validation
 from alcove.core.clock import Stopwatch
 from alcove.core.errors import AlcoveError, InvalidRequest, NotFound, Unavailable, UpstreamFailed, quote_name
+from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
 from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
@@ -54,6 +57,8 @@ if TYPE_CHECKING:
 MAX_TOOL_CALLS = 32
 """Tool calls in one round; more are refused."""
 _POLL_SECONDS = 0.01
+MAX_WAITING_TURNS = 8
+"""Turns that may wait for the one in progress, in each session and process."""
 _SEPARATOR = "\n\n"
 """Stands between the texts of two rounds."""
 
@@ -126,6 +131,9 @@ class Chats:
 
     def __init__(self, agents: Agents, model: Model | None, settings: LLMSettings) -> None:
         self.agents, self._model, self.settings = agents, model, settings
+        self._waiting: Counter[Namespace] = Counter()
+        """Turns that wait for their session, by its room."""
+        self._mutex = threading.Lock()
 
     @property
     def model(self) -> Model:
@@ -217,7 +225,7 @@ class Chats:
             return
         memories, user = self.agents.memories, principal.user_id
         room = turns_room(agent.name, user, Rooms(agent, user, session).session())
-        with watch.stage("queue"):
+        with watch.stage("queue"), self._place_in_queue(room):
             while not memories.try_lock(room):
                 seconds_left(deadline)
                 cancellation.sleep(_POLL_SECONDS)
@@ -225,6 +233,21 @@ class Chats:
             yield
         finally:
             memories.unlock(room)
+
+    @contextmanager
+    def _place_in_queue(self, room: Namespace) -> Iterator[None]:
+        """Counts the turns that wait in a session: each has a thread, which other sessions need."""
+        with self._mutex:
+            if self._waiting[room] == MAX_WAITING_TURNS:
+                raise Unavailable("too many messages wait in this session; send the next one after an answer")
+            self._waiting[room] += 1
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._waiting[room] -= 1
+                if not self._waiting[room]:
+                    del self._waiting[room]
 
 
 def _request(

@@ -471,7 +471,7 @@ class ContextBuilder:
 def _offer_notes(turn: Turn, draft: ContextDraft) -> None:
     """Offers the newest private notes, or those of child namespaces if there are none."""
     room = turn.room(turn.rooms.private)
-    page = room.search(limit=MAX_NOTES)
+    page = room.newest(MAX_NOTES)
     notes: list[Memory] = page
     count = room.size() if page.after_cursor else len(page)
     if not notes and (children := turn.child_rooms):

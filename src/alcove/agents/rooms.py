@@ -20,7 +20,7 @@ from alcove.agents.specs.records import Agent, Catalogue, ScratchKind, Team, may
 from alcove.agents.specs.templates import overlap, pools, private_template, team_room
 from alcove.core import room_template, validation
 from alcove.core.cache import Cache
-from alcove.core.cursor import take_page
+from alcove.core.cursor import Page, take_page
 from alcove.core.decoding import convert
 from alcove.core.errors import Conflict, InvalidRequest, KeyDestroyed, NotFound, PermissionDenied
 from alcove.core.namespace import KNOWLEDGE_ROOT, Namespace
@@ -219,10 +219,16 @@ class Room(NamedTuple):
         )
 
     def page(self, limit: int, offset: int) -> SearchResults:
-        """Lists the newest memories of this room; `next_offset` is where the next page begins."""
+        """Lists the memories of this room by key; `next_offset` is where the next page begins."""
         page = self.search(limit=limit, offset=offset)
         page.next_offset = offset + len(page) if page.after_cursor else None
         return page
+
+    def newest(self, limit: int) -> Page[Memory]:
+        """The newest memories of this room, the newest first."""
+        return self.memories.overview.newest(
+            self.principal, self.namespace, exact=self._has_owner, limit=limit
+        )
 
     def size(self) -> int:
         """The number of memories in this room."""

@@ -391,9 +391,13 @@ class Agents(Runs):
         turn = cache[key] = Turn(self._memories, self, rooms, principal, tools, self._recalls)
         return turn
 
-    def close(self) -> None:
+    def stop_models(self) -> None:
+        """Ends turns and summaries that wait for a model."""
         for model in (self._summary_model, self._model):
             if model:
-                model.close()  # ends summaries in progress
+                model.close()
+
+    def close(self) -> None:
+        self.stop_models()
         for part in (self.sessions, self.knowledge, self.calls):
             part.close()

@@ -51,7 +51,7 @@ class AgentHandle:
         """The agent's memory tools, in the format of a provider."""
         return self.agents.tools(self.name, format)
 
-    def call(self, tool: str, arguments: ToolArguments = None, /, **more_arguments: Any) -> Answer:
+    def call(self, tool: str, arguments: ToolArguments = None, **more_arguments: Any) -> Answer:
         """Runs one of the tools; `arguments` are an object or JSON, and may also be passed by keyword."""
         tool_arguments = parse_arguments(arguments, more_arguments)
         return self.agents.call_with(self.name, tool, tool_arguments, session_id=self.session_id)
@@ -81,7 +81,7 @@ class AsyncAgentHandle:
         """The agent's memory tools, in the format of a provider."""
         return await self.agents.tools(self.name, format)
 
-    async def call(self, tool: str, arguments: ToolArguments = None, /, **more_arguments: Any) -> Answer:
+    async def call(self, tool: str, arguments: ToolArguments = None, **more_arguments: Any) -> Answer:
         """Runs one of the tools; `arguments` are an object or JSON, and may also be passed by keyword."""
         tool_arguments = parse_arguments(arguments, more_arguments)
         return await self.agents.call_with(self.name, tool, tool_arguments, session_id=self.session_id)

@@ -41,6 +41,11 @@ class AlcoveError(Exception):
         """The message for remote callers: without the store's address and the database's own text."""
 
     @property
+    def told(self) -> str:
+        """The name of `public_message` in earlier versions."""
+        return self.public_message
+
+    @property
     def tool_text(self) -> str:
         """One line for the model that called a tool; made of the public message."""
         return f"error: {' '.join(self.public_message.split())}"

@@ -108,7 +108,7 @@ class CallThreads:
     async def iterate(self, make: Callable[[], Iterator[T]]) -> AsyncGenerator[T, None]:
         """Yields the items of an iterator, which has a thread of its own: it may wait for other calls."""
         iterator = ThreadIterator(make)
-        threading.Thread(target=iterator.run, name=f"{self._name}-stream").start()
+        threading.Thread(target=iterator.run, name=f"{self._name}-stream", daemon=True).start()
         async with aclosing(iterator.items()) as items:
             async for item in items:
                 yield item

@@ -77,6 +77,8 @@ class Namespace(tuple[str, ...]):
         tree = len(self) > 2 and self[0] == "user" and self[2] in (TREE, THREADS)
         return max(usual, 3 + TREE_LABELS) if tree else usual
 
+    depth = max_depth  # its name in earlier versions
+
     def _owner_position(self) -> int:
         """The position of the owner's segment; past the end if there is no owner."""
         if self and self[0] == "user":

@@ -69,6 +69,11 @@ class Principal:
         """True if the claims contain either role."""
         return self.is_admin or self.is_auditor
 
+    @property
+    def holds_role(self) -> bool:
+        """The name of `has_role` in earlier versions."""
+        return self.has_role
+
     def reads_by_role(self, namespace: Namespace) -> bool:
         """True if the caller needs a role to read this namespace: they neither own it nor have a grant.
 

@@ -96,12 +96,16 @@ class Submission:
         assert self.outcome is not None
         return self.outcome
 
-    def wake(self) -> None:
-        """Makes the waiting caller check again; call it only with the queue's mutex."""
+    def wake(self) -> bool:
+        """Makes the waiting caller check again, if it still can; call it only with the queue's mutex."""
         if self.signal:
-            self.signal()
+            try:
+                self.signal()
+            except RuntimeError:  # its event loop or its threads are closed
+                return False
         elif self._sleep.locked():
             self._sleep.release()
+        return True
 
 
 class CommitQueue:
@@ -172,8 +176,7 @@ class CommitQueue:
         """Wakes the first waiting submission, unless there is a leader already."""
         with self.mutex:
             for submission in chain.from_iterable(() if self._has_leader else self._queues.values()):
-                if not submission.abandoned:
-                    submission.wake()
+                if not submission.abandoned and submission.wake():
                     return
 
     def _commit_batch(self, leader: Submission) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from alcove.core.errors import requires_extra
 from alcove.core.records import Message
 from alcove.core.settings import LLMSettings
-from alcove.llm.connections import ConnectionPool, Hooks, seconds_after, was_sent
+from alcove.llm.connections import ConnectionPool, Hooks, seconds_after, timeout_of, was_sent
 from alcove.llm.model import (
     AnswerBuilder,
     ModelAnswer,
@@ -37,8 +37,9 @@ class Anthropic:
             import anthropic  # noqa: PLC0415
         self._library = anthropic
         url = settings.llm_url and settings.llm_url.rstrip("/").removesuffix("/v1")
-        http = import_module(anthropic.DefaultHttpxClient.__mro__[1].__module__)  # httpx, or its successor
-        verify = http.create_ssl_context()  # once for all clients: reading certificates takes 50 ms
+        # httpx, or its successor
+        self._http = import_module(anthropic.DefaultHttpxClient.__mro__[1].__module__)
+        verify = self._http.create_ssl_context()  # once for all clients: reading certificates takes 50 ms
 
         def make_client(hooks: Hooks) -> anthropic.Anthropic:
             http_client = anthropic.DefaultHttpxClient(verify=verify, event_hooks=hooks)
@@ -51,10 +52,11 @@ class Anthropic:
     def ask(self, request: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
         """Gives the text piece by piece, then the complete answer."""
         library, body = self._library, self._body(request)
+        timeout = timeout_of(self._http, seconds)
         try:
             with (
                 self._connections.client() as client,
-                client.messages.create(**body, stream=True, timeout=seconds) as stream,
+                client.messages.create(**body, stream=True, timeout=timeout) as stream,
             ):
                 yield from _answer(stream, request)
         except library.APITimeoutError as error:

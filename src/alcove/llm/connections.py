@@ -22,6 +22,8 @@ class _Closable(Protocol):
 C = TypeVar("C", bound=_Closable)
 Hooks = dict[str, list[Callable[..., Any]]]
 """The event hooks of an httpx client."""
+CONNECT_SECONDS = 5.0
+"""The longest that a provider may take to accept a connection: nothing can cut that short."""
 _AFTER_SENDING = frozenset(("ReadTimeout", "ReadError", "RemoteProtocolError", "DecodingError"))
 """Errors of httpx, and of its successors, that come once the whole request was sent."""
 
@@ -38,17 +40,28 @@ class Connection(Generic[C]):
         request.extensions = {**request.extensions, "trace": self._remember_socket}
 
     def _remember_socket(self, event: str, info: Mapping[str, Any]) -> None:
-        if event == "connection.connect_tcp.complete":
-            self._socket = info["return_value"].get_extra_info("socket")
+        if event.endswith("connection.connect_tcp.complete"):
+            self._close_socket()
+            self._socket = info["return_value"].get_extra_info("socket").dup()  # TLS takes the original over
             if self.is_cut:
                 self.shut_down()
+
+    def _close_socket(self) -> None:
+        if self._socket:
+            self._socket.close()
+        self._socket = None
 
     def shut_down(self) -> None:
         """Shuts the socket down, so that a thread that waits for it gets an error at once."""
         self.is_cut = True
-        if self._socket:
+        if connected := self._socket:
             with suppress(OSError):  # it is closed already
-                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+                connected.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes the client; no call may use it."""
+        self.client.close()
+        self._close_socket()
 
 
 class ConnectionPool(Generic[C]):
@@ -78,7 +91,7 @@ class ConnectionPool(Generic[C]):
                 if not connection.is_cut:
                     self._idle.append(connection)
             if connection.is_cut:
-                connection.client.close()
+                connection.close()
 
     def close(self) -> None:
         """Cuts all calls off, and closes the idle connections."""
@@ -87,7 +100,12 @@ class ConnectionPool(Generic[C]):
         for connection in busy:
             connection.shut_down()
         for connection in idle:
-            connection.client.close()
+            connection.close()
+
+
+def timeout_of(http: Any, seconds: float) -> Any:
+    """The timeout of one call with an HTTP library: `httpx`, or its successor."""
+    return http.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS))
 
 
 def was_sent(error: BaseException | None) -> bool:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from alcove.core.decoding import decoder
 from alcove.core.errors import requires_extra
 from alcove.core.settings import LLMSettings
-from alcove.llm.connections import ConnectionPool, seconds_after, was_sent
+from alcove.llm.connections import ConnectionPool, seconds_after, timeout_of, was_sent
 from alcove.llm.model import (
     ANSWER_LIMITS,
     AnswerBuilder,
@@ -115,11 +115,12 @@ class OpenAI:
 
     def _ask(self, request: ModelRequest, seconds: float) -> Iterator[str | ModelAnswer]:
         httpx, content = self._httpx, msgspec.json.encode(self._body(request))
+        timeout = timeout_of(httpx, seconds)
         try:
             with (
                 self._connections.client() as client,
                 client.stream(
-                    "POST", self._url, content=content, headers=self._headers, timeout=seconds
+                    "POST", self._url, content=content, headers=self._headers, timeout=timeout
                 ) as response,
             ):
                 yield from _answer(_pieces(response, request), request.meter)

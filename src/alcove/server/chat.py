@@ -147,7 +147,7 @@ class ChatHandlers:
         request: Request,
     ) -> Stream:
         """Server-sent events; an error before the first of them is an answer with its own status."""
-        iterator = await self._threads.iterate(events)
+        iterator = self._threads.iterate(events)
         first = await anext(iterator)
 
         async def pieces() -> AsyncIterator[bytes]:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar
@@ -191,7 +191,9 @@ class ThreadPool:
         """Yields the items of an iterator that runs in a thread; it is cancelled when the taker leaves."""
         iterator = ThreadIterator(make)
         await self._submit(iterator.run)
-        return iterator.items()
+        async with aclosing(iterator.items()) as items:
+            async for item in items:
+                yield item
 
     async def _submit(self, call: Callable[[], T], *, waits: bool = False) -> Future[T]:
         """Starts a call as soon as the user may have a thread."""

@@ -184,7 +184,9 @@ def build(config: ServeConfig) -> ASGIApp:
         yield
         for each in tasks:
             each.cancel()
-        for part in (turns, reads, changes, agents, store):
+        agents.stop_models()  # nobody waits for an answer any more, but threads of turns may
+        pools = (turns, reads, changes)
+        for part in (*pools, agents, store):
             part.close()
         access.flush()
         if tracing:

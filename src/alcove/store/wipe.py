@@ -9,12 +9,12 @@ from uuid import UUID
 
 import msgspec
 
-from alcove.core import validation
+from alcove.core import cancellation, validation
 from alcove.core.clock import to_datetime
 from alcove.core.errors import InvalidRequest, NotFound
 from alcove.core.namespace import Namespace
 from alcove.core.principal import Principal
-from alcove.core.records import NamespaceLike, Receipt, SharedHandling
+from alcove.core.records import NamespaceLike, Receipt, Residue, SharedHandling
 from alcove.engine.engine import Engine
 from alcove.engine.rows import Person, Row, WipeResult
 from alcove.store.access import Access
@@ -168,13 +168,18 @@ class Wiper:
             raise NotFound(
                 f"user: expected {expected}, not {user!r}", details={"field": "user", "expected": expected}
             )
-        receipt, remains = _receipt(user, shared, result), self._engine.erasure.residues()
+        receipt = _receipt(user, shared, result)
         if dry_run:
-            return msgspec.structs.replace(receipt, wiped_at=None, remains=remains)
-        self._vault.forget(person.subject)
-        self._eraser.drop_caches(user)
-        actor = None if principal.user_id == user else principal
-        self._audit.record(actor, "user.wipe", user=user, removed=receipt.removed, shared=shared)
+            return msgspec.structs.replace(receipt, wiped_at=None, remains=self._engine.erasure.residues())
+
+        def follow_up() -> list[Residue]:
+            self._vault.forget(person.subject)
+            self._eraser.drop_caches(user)
+            actor = None if principal.user_id == user else principal
+            self._audit.record(actor, "user.wipe", user=user, removed=receipt.removed, shared=shared)
+            return self._engine.erasure.residues()
+
+        remains = cancellation.run_uncancelled(follow_up)  # the wipe is committed, whoever still waits for it
         is_rebuilt = self._eraser.scrub(result.generation) if wait else False
         if not is_rebuilt:
             self._eraser.scrub_soon()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import alcove
 from alcove.client.agent import AgentHandle
 from alcove.core.errors import InvalidRequest, NotFound
+from tests.support.clock import ManualClock
 from tests.support.llm_server import llm_server, text
 from tests.support.service import serving
 from tests.support.store_inspection import raw_bytes
@@ -163,3 +165,19 @@ def test_on_a_server_with_authentication_only_agents_of_specs_take_a_models_time
             with pytest.raises(NotFound, match="does not talk"):
                 memory.agents().chat("helper", "monday", "Hello?")
         assert llm.requests == []
+
+
+def test_the_newest_private_notes_come_first_and_the_oldest_are_left_out(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    specs = {"agents": [{"name": "bot", "memory": {"private": {}}}]}
+    with alcove.Alcove(tmp_path / "memory.db", embedder=None, clock=clock) as memory:
+        bot = memory.agents(specs).as_user("alice").of("bot", session_id="s")
+        for n in [*range(30, 60), *range(30)]:  # the keys are in another order than the times
+            clock.advance(1)
+            bot.call("remember", key=f"k{n:02}", content=f"note {n}")
+        context = bot.context("hello")
+    newest = [f"k{n:02}" for n in [*range(30, 60), *range(30)]][::-1][:50]
+    assert re.findall(r"k\d\d", str(context.messages)) == newest
+    left = [(each.tier, each.count, each.why) for each in context.receipt.left_out]
+    assert left == [("preamble", 10, "older than the newest 50")]
