@@ -24,6 +24,8 @@ Hooks = dict[str, list[Callable[..., Any]]]
 """The event hooks of an httpx client."""
 CONNECT_SECONDS = 5.0
 """The longest that a provider may take to accept a connection: nothing can cut that short."""
+_CONNECTED = (".connect_tcp.complete", ".start_tls.complete")
+"""Events of httpcore that tell a connection's socket: TLS takes over the first one, and makes another."""
 _AFTER_SENDING = frozenset(("ReadTimeout", "ReadError", "RemoteProtocolError", "DecodingError"))
 """Errors of httpx, and of its successors, that come once the whole request was sent."""
 
@@ -40,28 +42,17 @@ class Connection(Generic[C]):
         request.extensions = {**request.extensions, "trace": self._remember_socket}
 
     def _remember_socket(self, event: str, info: Mapping[str, Any]) -> None:
-        if event.endswith("connection.connect_tcp.complete"):
-            self._close_socket()
-            self._socket = info["return_value"].get_extra_info("socket").dup()  # TLS takes the original over
+        if event.endswith(_CONNECTED):
+            self._socket = info["return_value"].get_extra_info("socket")
             if self.is_cut:
                 self.shut_down()
-
-    def _close_socket(self) -> None:
-        if self._socket:
-            self._socket.close()
-        self._socket = None
 
     def shut_down(self) -> None:
         """Shuts the socket down, so that a thread that waits for it gets an error at once."""
         self.is_cut = True
-        if connected := self._socket:
+        if self._socket:
             with suppress(OSError):  # it is closed already
-                connected.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Closes the client; no call may use it."""
-        self.client.close()
-        self._close_socket()
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # that of TLS would wait
 
 
 class ConnectionPool(Generic[C]):
@@ -91,7 +82,7 @@ class ConnectionPool(Generic[C]):
                 if not connection.is_cut:
                     self._idle.append(connection)
             if connection.is_cut:
-                connection.close()
+                connection.client.close()
 
     def close(self) -> None:
         """Cuts all calls off, and closes the idle connections."""
@@ -100,7 +91,7 @@ class ConnectionPool(Generic[C]):
         for connection in busy:
             connection.shut_down()
         for connection in idle:
-            connection.close()
+            connection.client.close()
 
 
 def timeout_of(http: Any, seconds: float) -> Any:
