@@ -38,8 +38,7 @@ def test_a_changed_corpus_ranks_as_one_built_anew(steps: list[tuple[list[int], l
         kept.update((each.id, each) for each in new if isinstance(each.id, int))
         corpus = corpus.changed(add=new, remove=removed) or Corpus.of(kept.values())
     anew = Corpus.of(kept.values())
-    if corpus.built_count != len(kept):  # whether the order matters is decided when a corpus is built
-        anew = replace(anew, order_matters=corpus.order_matters)
+    anew = replace(anew, order_matters=corpus.order_matters)  # decided when a corpus is built, not later
     assert set(corpus.rows) == set(kept)
     assert corpus.groups.keys() == anew.groups.keys()
     for seed in range(3):
