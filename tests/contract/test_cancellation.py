@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -81,3 +82,21 @@ def test_a_subtree_that_is_read_for_a_search_is_kept_for_the_next(memory: Alcove
     request = CandidateRequest(lambda _: True, embedder="", now=0)
     candidates = work.run(lambda: corpus.find(Filter(), request))
     assert len(candidates.corpus) == 10
+
+
+def test_a_wipe_whose_caller_leaves_once_it_is_committed_is_audited(
+    memory: Alcove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.as_user("alice").put(NOTES, "k", {"n": 1})
+    work, erasure = Cancellation(), memory.memories._engine.erasure
+    commit = erasure.wipe
+
+    def commit_and_leave(*args: object, **options: object) -> object:
+        result = commit(*args, **options)  # type: ignore[arg-type]
+        work.cancel()
+        return result
+
+    monkeypatch.setattr(erasure, "wipe", commit_and_leave)
+    with suppress(Cancelled):
+        work.run(lambda: memory.wipe("alice"))
+    assert [each.action for each in memory.admin.audit(action="user.wipe").entries] == ["user.wipe"]
